@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/host.h"
 #include "master/pdfleet/members.h"
 #include "master/pdfleet/owned.h"
@@ -155,10 +156,9 @@ lock(const struct topo_plan *p, const struct runner *r)
 	for (int i = 1; fd == -EWOULDBLOCK && i < LOCK_TRIES; i++)
 		fd = lockfile_take(path);
 	if (fd == -EWOULDBLOCK)
-		(void)fprintf(stderr,
-			"pdctl fleet: another apply or roll of %s runs on this host\n", p->t->name);
+		(void)complain("another apply or roll of %s runs on this host", p->t->name);
 	else if (fd < 0 && fd != -EIO)
-		(void)fprintf(stderr, "pdctl fleet: %s.lock: %s\n", path, strerror(-fd));
+		(void)complain("%s.lock: %s", path, strerror(-fd));
 	free(path);
 	return fd < 0 ? -1 : fd;
 }
@@ -201,13 +201,10 @@ wait_listed(const struct host_view *v, bool keep_drains)
 
 	for (size_t i = 0; i < v->members.n; i++)
 		while (!is_listed(v, &v->members.v[i], keep_drains)) {
-			if (clock_ms() >= end) {
-				(void)fprintf(stderr,
-					"pdctl fleet: %s: is healthy, but a router does not say "
-					"up after %d s\n",
+			if (clock_ms() >= end)
+				return complain(
+					"%s: is healthy, but a router does not say up after %d s",
 					v->members.v[i].name, LISTED_MS / 1000);
-				return -1;
-			}
 			(void)usleep(POLL_MS * 1000);
 		}
 	return 0;
@@ -289,8 +286,8 @@ apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply
 		if (is_as_the_file(&v))
 			rc = 0;
 		else
-			(void)fprintf(stderr, "pdctl fleet: this host differs from the fleet file: "
-					      "see plan, and apply it first\n");
+			(void)complain("this host differs from the fleet file: see plan, and apply "
+				       "it first");
 	}
 	view_free(&v);
 	if (rc == 0)

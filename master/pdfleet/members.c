@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/owned.h"
 #include "master/pdfleet/process.h"
 #include "master/pdfleet/tree.h"
@@ -225,10 +226,8 @@ add_gone_in(const char *fleet, const char *folder, const struct trace *traces, s
 
 	if (d == NULL && errno == ENOENT)
 		return 0;
-	if (d == NULL) {
-		(void)fprintf(stderr, "pdctl fleet: %s: %s\n", folder, strerror(errno));
-		return -1;
-	}
+	if (d == NULL)
+		return complain_of(folder, strerror(errno));
 	while ((entry = readdir(d)) != NULL)
 		for (size_t i = 0; i < n; i++)
 			add_if_gone(fleet, folder, entry->d_name, &traces[i], ms);

@@ -7,17 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/tree.h"
 #include "shm/base/mem.h"
 
 #define NOT_OURS "is not a file of this fleet: move it away"
-
-static int
-fail(const char *path, const char *why)
-{
-	(void)fprintf(stderr, "pdctl fleet: %s: %s\n", path, why);
-	return -1;
-}
 
 static char *
 full_path(const struct topo_file *f)
@@ -80,7 +74,7 @@ refuse_beside(const struct topo_file *f)
 	int rc = 0;
 
 	if (bad || new == BESIDE_FOREIGN)
-		rc = fail(path, NOT_OURS);
+		rc = complain_of(path, NOT_OURS);
 	free(path);
 	return rc;
 }
@@ -148,9 +142,9 @@ refuse_one(const struct topo_file *f, const char *fleet)
 	int rc = 0;
 
 	if (state == OWNED_UNKNOWN)
-		rc = fail(path, strerror(errno));
+		rc = complain_of(path, strerror(errno));
 	else if (state == OWNED_FOREIGN)
-		rc = fail(path, NOT_OURS);
+		rc = complain_of(path, NOT_OURS);
 	else if (state != OWNED_SAME)
 		rc = refuse_beside(f);
 	free(path);
@@ -230,7 +224,7 @@ keep_former(const struct topo_file *f, const char *path)
 	int rc = link(path, former) == 0 || errno == EEXIST || errno == ENOENT ? 0 : -1;
 
 	if (rc != 0)
-		rc = fail(former, strerror(errno));
+		rc = complain_of(former, strerror(errno));
 	free(former);
 	return rc;
 }
@@ -271,7 +265,7 @@ owned_confirm(const struct topo_files *want)
 		char *former = beside_path(&want->v[i], former_ext);
 
 		if (has_former(&want->v[i]) && unlink(former) != 0)
-			rc = fail(former, strerror(errno));
+			rc = complain_of(former, strerror(errno));
 		free(former);
 	}
 	return rc;
@@ -291,7 +285,7 @@ static int
 restore_one(const struct topo_file *f)
 {
 	char *former = beside_path(f, former_ext), *path = full_path(f);
-	int rc = rename(former, path) == 0 ? 0 : fail(path, strerror(errno));
+	int rc = rename(former, path) == 0 ? 0 : complain_of(path, strerror(errno));
 
 	if (rc == 0)
 		(void)printf("write %s (as it was)\n", path);
@@ -340,7 +334,7 @@ owned_remove(const char *path, const char *fleet)
 		char *one = mem_printf("%s%s", path, left_exts[i]);
 
 		if (owned_is(one, fleet) && unlink(one) != 0)
-			rc = fail(one, strerror(errno));
+			rc = complain_of(one, strerror(errno));
 		free(one);
 	}
 	if (rc == 0)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "master/pdfleet/apply.h"
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/runner.h"
 #include "master/pdfleet/scale.h"
 #include "master/pdfleet/status.h"
@@ -93,14 +94,6 @@ wrong(const char *what, const char *why)
 	return 2;
 }
 
-static void
-say(const struct conf_error *err)
-{
-	char buf[1024];
-
-	(void)fprintf(stderr, "%s\n", conf_error_text(err, buf, sizeof(buf)));
-}
-
 /* --- loading
  * ------------------------------------------------------------------------------------- */
 
@@ -117,7 +110,7 @@ static int
 say_findings(const struct topo_plan *p)
 {
 	for (size_t i = 0; i < p->nfindings; i++)
-		say(&p->findings[i]);
+		(void)complain_error(&p->findings[i]);
 	return p->nfindings > 0 ? -1 : 0;
 }
 
@@ -133,17 +126,13 @@ load(const struct line *l, const char *file, struct fleet *f)
 {
 	struct conf_error err;
 
-	if (topo_load(file, &f->t, &err) != 0) {
-		say(&err);
-		return -1;
-	}
+	if (topo_load(file, &f->t, &err) != 0)
+		return complain_error(&err);
 	f->runner = make_runner(l);
 	if (f->runner == NULL)
 		return -1;
-	if (topo_template_find(f->t, l->templates, &f->template, &err) != 0) {
-		say(&err);
-		return -1;
-	}
+	if (topo_template_find(f->t, l->templates, &f->template, &err) != 0)
+		return complain_error(&err);
 	f->plan = topo_plan_make_at(f->t, f->template, &f->runner->paths);
 	return say_findings(f->plan);
 }
@@ -309,7 +298,7 @@ run_render(const struct line *l, const struct fleet *f)
 			"render needs --output, and an image: --image or engine.container", "");
 	files = topo_render_kubernetes(f->plan, &how);
 	for (size_t i = 0; i < f->plan->nfindings; i++)
-		say(&f->plan->findings[i]);
+		(void)complain_error(&f->plan->findings[i]);
 	if (f->plan->nfindings > 0 || tree_begin(l->output) != 0)
 		rc = 1;
 	for (size_t i = 0; rc == 0 && i < files.n; i++)

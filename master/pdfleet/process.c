@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/tree.h"
 #include "shm/base/mem.h"
 
@@ -84,10 +85,9 @@ process_stop(pid_t pid, uint64_t start, unsigned stop_s)
 		return 0;
 	}
 	if (fd == -1 || (pidfd_send_signal(fd, stop_s > 0 ? SIGTERM : SIGKILL, NULL, 0) != 0 &&
-				errno != ESRCH)) {
-		(void)fprintf(stderr, "pdctl fleet: process %d: %s\n", (int)pid, strerror(errno));
-		rc = -1;
-	} else if (!ended(fd, (int)stop_s * 1000)) {
+				errno != ESRCH))
+		rc = complain("process %d: %s", (int)pid, strerror(errno));
+	else if (!ended(fd, (int)stop_s * 1000)) {
 		(void)pidfd_send_signal(fd, SIGKILL, NULL, 0);
 		(void)ended(fd, -1);
 	}

@@ -6,14 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define OUTPUT_MAX (1u << 20)
+#include "master/pdfleet/complain.h"
 
-static int
-fail(const char *what)
-{
-	(void)fprintf(stderr, "pdctl fleet: %s: %s\n", what, strerror(errno));
-	return -1;
-}
+#define OUTPUT_MAX (1u << 20)
 
 int
 program_become(const char *const argv[])
@@ -24,7 +19,7 @@ program_become(const char *const argv[])
 	} u = {.given = argv};
 
 	(void)execvp(argv[0], u.wanted);
-	return fail(argv[0]);
+	return complain_of(argv[0], strerror(errno));
 }
 
 /* To the end, so that the program can write it; what is behind the bound is dropped. */
@@ -39,7 +34,7 @@ read_all(int fd, struct membuf *out)
 		if (n > 0 && out->n < OUTPUT_MAX)
 			membuf_add(out, buf, (size_t)n);
 	} while (n > 0 || (n < 0 && errno == EINTR));
-	return n < 0 ? fail("pipe") : 0;
+	return n < 0 ? complain_of("pipe", strerror(errno)) : 0;
 }
 
 static _Noreturn void
@@ -58,13 +53,13 @@ program_run(const char *const argv[], struct membuf *out)
 	pid_t pid;
 
 	if (out != NULL && pipe(pipes) != 0)
-		return fail("pipe");
+		return complain_of("pipe", strerror(errno));
 	(void)fflush(NULL); /* else the child would have what is not printed yet too */
 	pid = fork();
 	if (pid == 0)
 		child(argv, pipes[1]);
 	if (pid == -1)
-		rc = fail("fork");
+		rc = complain_of("fork", strerror(errno));
 	if (out != NULL)
 		(void)close(pipes[1]);
 	if (out != NULL && rc == 0)
@@ -73,7 +68,7 @@ program_run(const char *const argv[], struct membuf *out)
 		(void)close(pipes[0]);
 	while (pid != -1 && waitpid(pid, &status, 0) == -1)
 		if (errno != EINTR)
-			return fail(argv[0]);
+			return complain_of(argv[0], strerror(errno));
 	if (rc != 0)
 		return -1;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

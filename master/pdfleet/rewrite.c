@@ -9,31 +9,23 @@
 #include <unistd.h>
 
 #include "master/config/conf.h"
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/tree.h"
 #include "master/topology/topology.h"
 #include "shm/base/mem.h"
-
-static int
-fail(const char *path, const char *why)
-{
-	(void)fprintf(stderr, "pdctl fleet: %s: %s\n", path, why);
-	return -1;
-}
 
 int
 rewrite_begin(const char *path, struct rewrite *ret)
 {
 	struct conf_error err;
-	char buf[1024];
 
 	*ret = (struct rewrite){.path = realpath(path, NULL)};
 	/* stat() comes first: a change between it and the reading is seen later */
 	if (ret->path == NULL || stat(ret->path, &ret->was) != 0)
-		return fail(path, strerror(errno));
+		return complain_of(path, strerror(errno));
 	if (topo_read_file(ret->path, &ret->text, &ret->n, &err) == 0)
 		return 0;
-	(void)fprintf(stderr, "%s\n", conf_error_text(&err, buf, sizeof(buf)));
-	return -1;
+	return complain_error(&err);
 }
 
 void
@@ -91,11 +83,11 @@ rewrite_end(const struct rewrite *r, const char *bytes, size_t n)
 	/* the mode comes after the owner: a change of the owner clears bits of it */
 	if (fd == -1 || tree_write_all(fd, bytes, n) != 0 || keep_owner(fd, &r->was) != 0 ||
 		fchmod(fd, r->was.st_mode & 07777) != 0 || fsync(fd) != 0)
-		rc = fail(r->path, strerror(errno));
+		rc = complain_of(r->path, strerror(errno));
 	else if (!is_as_it_was(r))
-		rc = fail(r->path, "has been changed meanwhile; nothing was written");
+		rc = complain_of(r->path, "has been changed meanwhile; nothing was written");
 	else if (rename(temp, r->path) != 0 || sync_folder(r->path) != 0)
-		rc = fail(r->path, strerror(errno));
+		rc = complain_of(r->path, strerror(errno));
 	if (fd != -1)
 		(void)close(fd);
 	if (fd != -1 && rc != 0)

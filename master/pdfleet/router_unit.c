@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/control.h"
 #include "master/pdfleet/owned.h"
 #include "shm/base/clock.h"
@@ -12,7 +13,6 @@
 
 #define START_MS 60000 /* from its start until it answers */
 #define POLL_MS 50
-#define LOG_LINES 10
 
 const struct router_words router_words[] = {
 	[ROUTER_NONE] = {NULL, NULL},
@@ -83,10 +83,8 @@ router_unit_look(const struct topo_plan *p, const struct topo_host *h, const str
 	for (size_t i = 0; i < routers->n; i++)
 		if (routers->v[i].host == h)
 			ret->control = routers->v[i].control;
-	if (ret->files.n > 0 && ret->control == NULL) {
-		(void)fprintf(stderr, "pdctl fleet: the router needs a control_socket\n");
-		return -1;
-	}
+	if (ret->files.n > 0 && ret->control == NULL)
+		return complain("the router needs a control_socket");
 	if (r->ops->status(r, ROUTER_UNIT, &ret->status) != 0)
 		return -1;
 	ret->change = change_of(ret);
@@ -129,12 +127,8 @@ wait_for_answer(const struct router_unit *u)
 static int
 go_back(const struct router_unit *u, const char *what)
 {
-	struct membuf b = {.p = NULL};
-
-	(void)fprintf(stderr, "pdctl fleet: " ROUTER_UNIT ": %s\n", what);
-	if (u->runner->ops->last(u->runner, ROUTER_UNIT, LOG_LINES, &b) == 0 && b.n > 0)
-		(void)fprintf(stderr, "%.*s\n", (int)b.n, b.p);
-	membuf_free(&b);
+	(void)complain_of(ROUTER_UNIT, what);
+	runner_show_log(u->runner, ROUTER_UNIT);
 	(void)owned_restore(&u->files);
 	return -1;
 }

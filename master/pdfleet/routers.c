@@ -6,6 +6,7 @@
 
 #include "master/config/conf.h"
 #include "master/config/conf_address.h"
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/control.h"
 #include "master/pdfleet/http_get.h"
 #include "master/topology/router_file.h"
@@ -102,8 +103,7 @@ order(const struct routers *r, const char *command, const char *url)
 	struct membuf b = {.p = NULL};
 
 	if (say(r, command, url, &b) == CONTROL_ERR)
-		(void)fprintf(
-			stderr, "pdctl fleet: the router refuses %s %s: %s\n", command, url, b.p);
+		(void)complain("the router refuses %s %s: %s", command, url, b.p);
 	membuf_free(&b);
 }
 

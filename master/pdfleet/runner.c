@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
+
 #define STOP_S 150 /* TimeoutStopSec of systemd/pdrouter-engine@.service */
 
 const char *
@@ -52,7 +54,7 @@ runner_user(void)
 	struct runner *r;
 
 	if (home == NULL || home[0] != '/') {
-		(void)fprintf(stderr, "pdctl fleet: --user: HOME is not the path of a folder\n");
+		(void)complain("--user: HOME is not the path of a folder");
 		return NULL;
 	}
 	r = make(&runner_systemd_ops, mem_printf("%s/.config/pdrouter/fleet/", home),
@@ -70,7 +72,7 @@ runner_plain(const char *dir)
 	char full[PATH_MAX];
 
 	if ((mkdir(dir, 0755) != 0 && errno != EEXIST) || realpath(dir, full) == NULL) {
-		(void)fprintf(stderr, "pdctl fleet: %s: %s\n", dir, strerror(errno));
+		(void)complain_of(dir, strerror(errno));
 		return NULL;
 	}
 	return make(&runner_plain_ops, mem_printf("%s/etc/pdrouter/fleet/", full),
@@ -103,6 +105,22 @@ runner_free(struct runner **runner)
 	free(r->run);
 	free(r);
 	*runner = NULL;
+}
+
+void
+runner_show_log(const struct runner *r, const char *unit)
+{
+	struct membuf b = {.p = NULL};
+
+	if (r->ops->last(r, unit, RUNNER_LOG_LINES, &b) == 0)
+		for (const char *line = b.p, *end = b.p + b.n; line < end;) {
+			const char *eol = memchr(line, '\n', (size_t)(end - line));
+			const int n = (int)((eol != NULL ? eol : end) - line);
+
+			(void)fprintf(stderr, "  | %.*s\n", n, line);
+			line += n + 1;
+		}
+	membuf_free(&b);
 }
 
 char *

@@ -67,6 +67,10 @@ struct runner *runner_plain(const char *dir);
 /* NULL is fine; *r becomes NULL. */
 void runner_free(struct runner **r);
 
+#define RUNNER_LOG_LINES 10 /* that are shown of a log */
+/* Prints the last lines of the unit's log on stderr. */
+void runner_show_log(const struct runner *r, const char *unit);
+
 /* Path of a unit's drop-in; the caller frees it. */
 char *runner_drop_in(const struct runner *r, const char *unit);
 

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/process.h"
 #include "master/pdfleet/program.h"
 #include "master/pdfleet/runner.h"
@@ -26,13 +27,6 @@
 #define ENV_PID_FILE TOPO_ENV_PREFIX "PID_FILE"
 #define STOPPING "stopping" /* third word of a pid file */
 
-static int
-fail(const char *path, const char *why)
-{
-	(void)fprintf(stderr, "pdctl fleet: %s: %s\n", path, why);
-	return -1;
-}
-
 /* The router stands beside this program. */
 static int
 define_router(const struct runner *r, struct unit_file *d)
@@ -42,7 +36,7 @@ define_router(const struct runner *r, struct unit_file *d)
 	const char *slash;
 
 	if (n <= 0)
-		return fail("/proc/self/exe", strerror(errno));
+		return complain_of("/proc/self/exe", strerror(errno));
 	exe[n] = '\0';
 	slash = strrchr(exe, '/');
 	words_add(&d->argv, mem_printf("%.*s/" ROUTER, (int)(slash - exe), exe));
@@ -55,10 +49,10 @@ static int
 define_env(const char *path, struct unit_file *d)
 {
 	char *text = tree_read(path, NULL);
-	int rc = text == NULL ? fail(path, strerror(errno)) : 0;
+	int rc = text == NULL ? complain_of(path, strerror(errno)) : 0;
 
 	if (rc == 0 && unit_file_read_env(text, &d->env) != 0)
-		rc = fail(path, "is not as pdctl fleet writes it");
+		rc = complain_of(path, "is not as pdctl fleet writes it");
 	free(text);
 	return rc;
 }
@@ -74,9 +68,9 @@ define(const struct runner *r, const char *unit, struct unit_file *d)
 	path = runner_drop_in(r, unit);
 	text = tree_read(path, NULL);
 	if (text == NULL)
-		rc = fail(path, strerror(errno));
+		rc = complain_of(path, strerror(errno));
 	else if (unit_file_read(text, d) != 0)
-		rc = fail(path, "is not as pdctl fleet writes it");
+		rc = complain_of(path, "is not as pdctl fleet writes it");
 	else
 		rc = d->env_path != NULL ? define_env(d->env_path, d) : 0;
 	free(text);
@@ -242,7 +236,7 @@ spawn(const struct runner *r, const char *unit, const struct unit_file *d)
 			(void)waitpid(pid, NULL, 0); /* so it has ended for everyone who looks */
 	}
 	if (err != 0)
-		rc = fail(d->argv.v[0], strerror(err));
+		rc = complain_of(d->argv.v[0], strerror(err));
 	free(log);
 	free(pid_path);
 	return rc;
@@ -276,7 +270,7 @@ static int
 forget(const struct runner *r, const char *unit)
 {
 	char *path = run_path(r, unit, "pid");
-	int rc = unlink(path) == 0 || errno == ENOENT ? 0 : fail(path, strerror(errno));
+	int rc = unlink(path) == 0 || errno == ENOENT ? 0 : complain_of(path, strerror(errno));
 
 	free(path);
 	return rc;

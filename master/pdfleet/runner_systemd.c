@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/program.h"
 #include "master/pdfleet/runner.h"
 
@@ -36,7 +37,7 @@ run(const struct runner *r, const char *const words[], const char *unit, struct 
 	compose(r, words, service, argv);
 	code = program_run(argv, out);
 	if (code > 0)
-		(void)fprintf(stderr, "pdctl fleet: %s %s %s: exit code %d\n", words[0], words[1],
+		(void)complain("%s %s %s: exit code %d", words[0], words[1],
 			service != NULL ? service : "", code);
 	free(service);
 	return code == 0 ? 0 : -1;

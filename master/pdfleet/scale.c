@@ -1,22 +1,14 @@
 #include "master/pdfleet/scale.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/config/conf_number.h"
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/rewrite.h"
 #include "master/topology/edit.h"
 #include "master/topology/plan.h"
 #include "master/topology/template_find.h"
-
-static void
-say(const struct conf_error *err)
-{
-	char buf[1024];
-
-	(void)fprintf(stderr, "%s\n", conf_error_text(err, buf, sizeof(buf)));
-}
 
 /* ROLE=NUMBER; false after a message. */
 static bool
@@ -32,8 +24,7 @@ read_word(const char *word, enum topo_role *ret_role, uint32_t *ret_replicas)
 			strncmp(word, topo_role_name(role), (size_t)(is - word)) != 0))
 		role++;
 	if (is == NULL || role == TOPO_ROLE_N || n == 0 || is[1 + n] != '\0' || v > UINT32_MAX) {
-		(void)fprintf(
-			stderr, "pdctl fleet: %s: write prefill=3, decode=3 or engines=3\n", word);
+		(void)complain_of(word, "write prefill=3, decode=3 or engines=3");
 		return false;
 	}
 	*ret_role = role;
@@ -56,7 +47,7 @@ edit(const struct rewrite *r, char *const *words, int n, struct membuf *text)
 		if (!read_word(words[i], &role, &replicas))
 			return 2;
 		if (topo_scale(r->path, text->p, text->n, role, replicas, &next, &err) != 0) {
-			say(&err);
+			(void)complain_error(&err);
 			return 1;
 		}
 		membuf_free(text);
@@ -78,11 +69,11 @@ check(const struct rewrite *r, const char *templates, const struct membuf *text)
 	if (rc == 0)
 		rc = topo_template_find(t, templates, &template, &err);
 	if (rc != 0) {
-		say(&err);
+		(void)complain_error(&err);
 	} else {
 		p = topo_plan_make(t, template);
 		for (size_t i = 0; i < p->nfindings; i++)
-			say(&p->findings[i]);
+			(void)complain_error(&p->findings[i]);
 		rc = p->nfindings > 0 ? -1 : 0;
 	}
 	topo_plan_free(&p);
@@ -99,7 +90,7 @@ scale_file(const char *path, const char *templates, char *const *words, int n)
 	int rc = rewrite_begin(path, &r) == 0 ? edit(&r, words, n, &text) : 1;
 
 	if (rc == 0 && check(&r, templates, &text) != 0) {
-		(void)fprintf(stderr, "pdctl fleet: %s stays as it was\n", path);
+		(void)complain("%s stays as it was", path);
 		rc = 1;
 	}
 	if (rc == 0 && (text.n != r.n || memcmp(text.p, r.text, r.n) != 0) &&

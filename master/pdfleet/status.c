@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/host.h"
 #include "master/pdfleet/http_get.h"
 #include "master/pdfleet/members.h"
@@ -16,7 +17,6 @@
 #include "shm/base/mem.h"
 
 #define EXIT_DIFFERS 3
-#define LOG_LINES 10
 #define HTTP_OK 200
 
 /* What is looked at, and what has been found. */
@@ -237,9 +237,9 @@ status_logs(const struct topo_plan *p, const struct runner *r, const char *name)
 		(void)fprintf(stderr, "%s: no engine is named %s; the router is " ROUTER_UNIT "\n",
 			p->t->path, name);
 	else if (r->ops->status(r, unit, &status) == 0 && status.state == UNIT_ABSENT)
-		(void)fprintf(stderr, "pdctl fleet: %s is not on this host\n", unit);
+		(void)complain("%s is not on this host", unit);
 	else if (status.state != UNIT_ABSENT)
-		(void)r->ops->follow(r, unit, LOG_LINES); /* returns on failure only */
+		(void)r->ops->follow(r, unit, RUNNER_LOG_LINES); /* returns on failure only */
 	free(unit);
 	free(full);
 	return 1;

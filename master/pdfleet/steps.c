@@ -1,18 +1,17 @@
 #include "master/pdfleet/steps.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
 #include "master/pdfleet/http_get.h"
 #include "master/pdfleet/owned.h"
 #include "master/topology/router_file.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 
-#define LOG_LINES 10     /* of an engine that failed */
 #define POLL_MS 50       /* between two looks at engines and routers, at first */
 #define POLL_MAX_MS 1000 /* an engine that loads for minutes is not asked more often */
 #define UP_MS 120000     /* a router has probed the engine by then */
@@ -68,34 +67,6 @@ act(const char *word, const struct member *m, const char *more)
 {
 	(void)printf("%s %s%s\n", word, m->name, more);
 	(void)fflush(stdout);
-}
-
-static __attribute__((format(printf, 2, 3))) void
-complain(const struct member *m, const char *fmt, ...)
-{
-	va_list ap;
-
-	(void)fprintf(stderr, "pdctl fleet: %s: ", m->name);
-	va_start(ap, fmt);
-	(void)vfprintf(stderr, fmt, ap);
-	va_end(ap);
-	(void)fprintf(stderr, "\n");
-}
-
-static void
-show_log(const struct steps *s, const struct member *m)
-{
-	struct membuf b = {.p = NULL};
-
-	if (s->runner->ops->last(s->runner, m->unit, LOG_LINES, &b) == 0)
-		for (const char *line = b.p, *end = b.p + b.n; line < end;) {
-			const char *eol = memchr(line, '\n', (size_t)(end - line));
-			const int n = (int)((eol != NULL ? eol : end) - line);
-
-			(void)fprintf(stderr, "  | %.*s\n", n, line);
-			line += n + 1;
-		}
-	membuf_free(&b);
 }
 
 /* Ends the drain of the URL, if there is one. */
@@ -257,8 +228,8 @@ take_away(const struct steps *s, struct member *m)
 		return STEP_DRAIN;
 	if (others > 0 || m->failed > 0)
 		return STEP_TURN;
-	complain(m, "it is the only %s engine, and requests would fail meanwhile: say --yes",
-		topo_role_name(m->role));
+	(void)complain("%s: it is the only %s engine, and requests would fail meanwhile: say --yes",
+		m->name, topo_role_name(m->role));
 	return STEP_LEFT;
 }
 
@@ -307,7 +278,7 @@ turn_late(struct steps *s, struct member *m)
 		step_enter(s, m, STEP_TURN); /* its time counts when it is its turn */
 		return STEP_TURN;
 	}
-	complain(m, "no other %s engine has become healthy: this one is kept",
+	(void)complain("%s: no other %s engine has become healthy: this one is kept", m->name,
 		topo_role_name(m->role));
 	return STEP_FAILED;
 }
@@ -332,8 +303,8 @@ drain(struct steps *s, struct member *m)
 static enum step
 drain_late(struct steps *s, struct member *m)
 {
-	complain(m, "still has requests after %llu s: they get the time that its stop has",
-		(unsigned long long)(s->drain_ms / 1000));
+	(void)complain("%s: still has requests after %llu s: they get the time that its stop has",
+		m->name, (unsigned long long)(s->drain_ms / 1000));
 	return STEP_STOP;
 }
 
@@ -430,7 +401,7 @@ health(struct steps *s, struct member *m)
 		return STEP_START;
 	}
 	if (!there) {
-		complain(m, "has ended by itself");
+		(void)complain("%s: has ended by itself", m->name);
 		return STEP_BACK;
 	}
 	if (!is_healthy(s, m->url))
@@ -445,8 +416,8 @@ health(struct steps *s, struct member *m)
 static enum step
 health_late(struct steps *s, struct member *m)
 {
-	complain(m, "does not answer GET %s with 200 after %llu s", s->routers->health_path,
-		(unsigned long long)(s->start_ms / 1000));
+	(void)complain("%s: does not answer GET %s with 200 after %llu s", m->name,
+		s->routers->health_path, (unsigned long long)(s->start_ms / 1000));
 	return STEP_BACK;
 }
 
@@ -462,7 +433,8 @@ static enum step
 up_late(struct steps *s, struct member *m)
 {
 	(void)s;
-	complain(m, "is healthy, but a router does not say up after %d s", UP_MS / 1000);
+	(void)complain(
+		"%s: is healthy, but a router does not say up after %d s", m->name, UP_MS / 1000);
 	return STEP_FAILED;
 }
 
@@ -474,9 +446,9 @@ back(struct steps *s, struct member *m)
 {
 	const struct runner *r = s->runner;
 
-	show_log(s, m);
+	runner_show_log(s->runner, m->unit);
 	if (!owned_has_former(&m->files)) {
-		complain(m, "there are no former files: it is left as it is");
+		(void)complain("%s: there are no former files: it is left as it is", m->name);
 		return STEP_FAILED;
 	}
 	if (r->ops->stop(r, m->unit) != 0 || owned_restore(&m->files) != 0 ||
@@ -502,8 +474,8 @@ back_health(struct steps *s, struct member *m)
 static enum step
 back_late(struct steps *s, struct member *m)
 {
-	complain(m, "does not come up with its former files either");
-	show_log(s, m);
+	(void)complain("%s: does not come up with its former files either", m->name);
+	runner_show_log(s->runner, m->unit);
 	return STEP_FAILED;
 }
 

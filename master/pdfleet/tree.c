@@ -9,14 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "master/pdfleet/complain.h"
 #include "shm/base/mem.h"
-
-static int
-fail(const char *path, const char *why)
-{
-	(void)fprintf(stderr, "pdctl fleet: %s: %s\n", path, why);
-	return -1;
-}
 
 /* Makes the folders of the path, up to its last slash. */
 static int
@@ -25,7 +19,7 @@ make_folders(char *path)
 	for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
 		if (mkdir(path, 0755) != 0 && errno != EEXIST)
-			return fail(path, strerror(errno));
+			return complain_of(path, strerror(errno));
 		*slash = '/';
 	}
 	return 0;
@@ -44,10 +38,11 @@ tree_begin(const char *dir)
 		return -1;
 	d = opendir(dir);
 	if (d == NULL)
-		return fail(dir, strerror(errno));
+		return complain_of(dir, strerror(errno));
 	while (rc == 0 && (entry = readdir(d)) != NULL)
 		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			rc = fail(dir, "is not empty: files of an older plan could stay there");
+			rc = complain_of(
+				dir, "is not empty: files of an older plan could stay there");
 	(void)closedir(d);
 	return rc;
 }
@@ -79,7 +74,7 @@ tree_put(const char *path, const struct topo_file *f)
 		fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, f->mode);
 	if (fd == -1 || tree_write_all(fd, f->bytes, f->n) != 0 || fsync(fd) != 0 ||
 		fchmod(fd, f->mode) != 0 || rename(temp, path) != 0)
-		rc = fail(path, strerror(errno));
+		rc = complain_of(path, strerror(errno));
 	if (fd != -1)
 		(void)close(fd);
 	free(temp);
