@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/engine/conn.h"
 #include "tests/engine/fault.h"
@@ -47,15 +48,34 @@ ok(struct conn *c)
 
 /* ---- engine ---- */
 
+/* vLLM draws the id anew for each answer. */
+static void
+put_permission(struct sim *sim, long long now, struct buf *b)
+{
+	buf_fmt(b,
+		",\"permission\":[{\"id\":\"modelperm-%016llx%016llx\",\"object\":\"model_permission\","
+		"\"created\":%lld,\"allow_create_engine\":false,\"allow_sampling\":true,"
+		"\"allow_logprobs\":true,\"allow_search_indices\":false,\"allow_view\":true,"
+		"\"allow_fine_tuning\":false,\"organization\":\"*\",\"group\":null,"
+		"\"is_blocking\":false}]",
+		(unsigned long long)sim_random(sim), (unsigned long long)sim_random(sim), now);
+}
+
 void
 admin_put_model(const struct conn *c, const char *name, struct buf *b)
 {
+	const bool vllm = c->sim->o.engine == FLAVOUR_VLLM;
+	const long long now = (long long)time(NULL);
+
 	BUF_LIT(b, "{\"id\":");
 	buf_json(b, name, strlen(name));
-	buf_fmt(b, ",\"object\":\"model\",\"created\":1700000000,\"owned_by\":\"%s\",\"root\":",
-		c->sim->o.engine == FLAVOUR_VLLM ? "vllm" : "sglang");
+	buf_fmt(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"%s\",\"root\":", now,
+		vllm ? "vllm" : "sglang");
 	buf_json(b, name, strlen(name));
-	buf_fmt(b, ",\"parent\":null,\"max_model_len\":%lld}", (long long)c->sim->o.max_model_len);
+	buf_fmt(b, ",\"parent\":null,\"max_model_len\":%lld", (long long)c->sim->o.max_model_len);
+	if (vllm)
+		put_permission(c->sim, now, b);
+	BUF_LIT(b, "}");
 }
 
 void
