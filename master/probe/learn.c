@@ -65,6 +65,7 @@ struct learn {
 	bool waited;           /* fn is to be called */
 	uint32_t unanswered;   /* INFO, in a row */
 	struct runtime next;   /* filled by this round */
+	uint64_t list_digest;  /* of the list that engine->models was read from, if models_known */
 	enum query refused_at; /* of `refused` */
 	char refused[96];      /* learn_refused() */
 	uint64_t seeds[SEEDS]; /* the latest different ones, of all lives; 0: none */
@@ -338,11 +339,18 @@ static bool
 take_models(struct learn *l, const struct probe_answer *a)
 {
 	struct engine *e = l->engine;
+	const char *const *wanted = (const char *const *)e->pool->models;
+	const size_t nwanted = e->pool->nmodels;
+	const uint64_t digest = models_digest(a->body, a->len, wanted, nwanted);
 	struct model_set set = {0};
 	size_t left_out = 0;
-	int n = models_read(a->body, a->len, (const char *const *)e->pool->models, e->pool->nmodels,
-		&set, &left_out);
+	int n;
 
+	if (l->models_known && digest == l->list_digest) {
+		l->next.max_context = e->models.max_context;
+		return true;
+	}
+	n = models_read(a->body, a->len, wanted, nwanted, &set, &left_out);
 	if (n <= 0) {
 		(void)snprintf(l->why, sizeof(l->why), "GET %s: %s", queries[MODELS].path,
 			n == 0 ? "no model in the list" : "not a model list");
@@ -354,6 +362,7 @@ take_models(struct learn *l, const struct probe_answer *a)
 			LOG_U("left_out", left_out));
 	l->next.max_context = set.max_context;
 	l->models_known = true;
+	l->list_digest = digest;
 	commit_models(e, &set);
 	return true;
 }

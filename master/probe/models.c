@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#define XXH_INLINE_ALL /* no library to load */
+#include <xxhash.h>
 
 #include "proto/json/json_small.h"
 #include "proto/json/json_string.h"
@@ -156,6 +158,64 @@ models_read(const char *text, size_t len, const char *const *wanted, size_t nwan
 	free(r.models);
 	free(r.wanted);
 	return total < 0 ? -1 : (int)ret->n;
+}
+
+/* --- the digest -------------------------------------------------------------------------- */
+
+/*
+ * Characters of an answer that models_read() does not use, and that differ in each answer of vLLM.
+ * Quotation marks inside a string have a backslash before them.  So in JSON `before` ends in the
+ * name of a member, and the reader asks for no member of that name.
+ */
+static const struct {
+	const char *before;
+	unsigned base; /* of the digits that follow */
+} drawn_anew[] = {
+	{"\"created\":", 10},
+	{"\"permission\":[{\"id\":\"modelperm-", 16},
+};
+#define NDRAWN (sizeof(drawn_anew) / sizeof(drawn_anew[0]))
+
+/* Where the text that begins at `from` is first drawn anew; NULL: nowhere. */
+static const char *
+next_drawn(const char *from, const char *end, size_t kind)
+{
+	const char *before = drawn_anew[kind].before;
+	const char *at = memmem(from, (size_t)(end - from), before, strlen(before));
+
+	return at == NULL ? NULL : at + strlen(before);
+}
+
+static bool
+is_digit(char c, unsigned base)
+{
+	return (unsigned char)(c - '0') < 10 || (unsigned char)(c - 'a') < base - 10;
+}
+
+uint64_t
+models_digest(const char *text, size_t len, const char *const *wanted, size_t nwanted)
+{
+	const char *from = text, *end = text + len, *next[NDRAWN];
+	uint64_t digest = nwanted;
+
+	for (size_t i = 0; i < nwanted; i++)
+		digest = XXH3_64bits_withSeed(wanted[i], strlen(wanted[i]) + 1, digest);
+	for (size_t k = 0; k < NDRAWN; k++)
+		next[k] = next_drawn(text, end, k);
+	for (;;) {
+		size_t first = 0;
+
+		for (size_t k = 1; k < NDRAWN; k++)
+			if (next[first] == NULL || (next[k] != NULL && next[k] < next[first]))
+				first = k;
+		if (next[first] == NULL)
+			return XXH3_64bits_withSeed(from, (size_t)(end - from), digest);
+		digest = XXH3_64bits_withSeed(from, (size_t)(next[first] - from), digest);
+		from = next[first];
+		while (from < end && is_digit(*from, drawn_anew[first].base))
+			from++;
+		next[first] = next_drawn(from, end, first);
+	}
 }
 
 bool

@@ -163,6 +163,76 @@ Test(learn, models_still_gate_where_none_are_named)
 	cr_assert_eq(row_of(f->url)->bootstrap_port, 0, "whatever its args say");
 }
 
+static unsigned rounds; /* of queries: so many are awaited */
+
+static bool
+has_asked(void *f)
+{
+	return ((struct fake *)f)->nversion >= rounds; /* the last query of a round */
+}
+
+#define CARD(created, perm, len)                                                                   \
+	"{\"id\":\"m\",\"created\":" created ",\"max_model_len\":" len                             \
+	",\"permission\":[{\"id\":\"modelperm-" perm "\",\"created\":" created "}]}"
+
+static bool
+has_4k(void *f)
+{
+	return row_of(((struct fake *)f)->url)->max_context == 4096;
+}
+
+/* As vLLM answers: with the time and with ids that are drawn anew. */
+Test(learn, a_list_is_read_again_if_it_tells_something_else)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	const struct model_set *set;
+	char **read;
+
+	f->models = MODELS(CARD("1700000000", "00ff", "8192"));
+	one_pool(ROLE_DECODE, ENGINE_VLLM, NULL);
+	confs[nconfs - 1]->health_interval_ms = 10;
+	go();
+	cr_assert(wait_for(is_up, f, 5000));
+	set = &endpoint_of(f->url)->engine.models;
+	read = set->names;
+	rounds = f->nversion + 2; /* one may have begun */
+	f->models = MODELS(CARD("1700000033", "a1b2", "8192"));
+	cr_assert(wait_for(has_asked, f, 5000));
+	cr_assert_eq(set->names, read, "nothing was allocated for it");
+	cr_assert_eq(row_of(f->url)->max_context, 8192);
+	f->models = MODELS(CARD("1700000066", "c3d4", "4096"));
+	cr_assert(wait_for(has_4k, f, 5000));
+	cr_assert_neq(set->names, read);
+}
+
+static uint64_t
+digest(const char *text, const char *wanted)
+{
+	return models_digest(text, strlen(text), &wanted, wanted != NULL);
+}
+
+Test(learn, a_digest_of_a_list_leaves_out_what_is_drawn_anew)
+{
+	static const char *const cards[] = {
+		CARD("170000000", "00ff", "8192"), CARD("18", "a1b2c3d4", "8192")};
+	/* what is told of a model is never left out, whatever it looks like */
+	static const char *const others[] = {"", "{\"id\":\"modelperm-1\"}",
+		"{\"id\":\"modelperm-2\"}", "{\"root\":\"\\\"created\\\":1\"}",
+		"{\"root\":\"\\\"created\\\":2\"}", "{\"created\":1}", "{\"created\":\"1\"}",
+		"{\"created\":\"2\"}", "{\"created\":1a}", "{\"max_model_len\":1}",
+		"{\"max_model_len\":2}", "{\"parent\":\"1\"}", "{\"parent\":\"2\"}",
+		"{\"owned_by\":\"1\"}", "{\"owned_by\":\"2\"}", CARD("1", "2", "3")};
+	const size_t n = sizeof(others) / sizeof(others[0]);
+
+	cr_assert_eq(digest(cards[0], NULL), digest(cards[1], NULL));
+	cr_assert_neq(digest(cards[0], NULL), digest(cards[0], "m"), "the pool names other models");
+	cr_assert_neq(digest(cards[0], "l"), digest(cards[0], "m"));
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = 0; k < i; k++)
+			cr_assert_neq(
+				digest(others[i], NULL), digest(others[k], NULL), "%s", others[i]);
+}
+
 static bool
 is_misconfigured(void *f)
 {
