@@ -8,6 +8,8 @@
 #include "shm/base/mem.h"
 
 #define SHORTAGE_LOG_MS 10000
+/* In an interval.  Probes of the same turn share the master's wake-ups, which cost more than a probe. */
+#define TURNS 100
 
 char *
 engine_authority(const struct http_url *at)
@@ -46,8 +48,10 @@ uint64_t
 engine_wait_ms(const struct engine *e, uint64_t now_ms, uint64_t interval_ms)
 {
 	/* Multiples of the golden ratio's fraction, in 2^-32, spread any run of numbers evenly. */
-	uint32_t fraction = (uint32_t)(e->number * 2654435769u);
-	uint64_t phase = (interval_ms * fraction) >> 32;
+	const uint32_t fraction = (uint32_t)(e->number * 2654435769u);
+	const uint64_t turn_ms = interval_ms < TURNS ? 1 : interval_ms / TURNS;
+	const uint64_t turns = interval_ms / turn_ms;
+	uint64_t phase = ((turns * fraction) >> 32) * turn_ms;
 	uint64_t wait = interval_ms - (now_ms + interval_ms - phase) % interval_ms;
 
 	return wait < interval_ms / 2 ? wait + interval_ms : wait;

@@ -629,6 +629,24 @@ Test(publish, endpoints_take_turns_evenly)
 		cr_assert(bucket[i] >= 90 && bucket[i] <= 110, "%zu: %u", i, bucket[i]);
 }
 
+/* The master wakes up for all probes of a turn. */
+Test(publish, endpoints_share_turns)
+{
+	static bool taken[2000];
+	struct engine e = {0};
+	unsigned turns = 0;
+
+	for (e.number = 0; e.number < 1000; e.number++) {
+		const uint64_t at = (123456789 + engine_wait_ms(&e, 123456789, 2000)) % 2000;
+
+		turns += !taken[at];
+		taken[at] = true;
+	}
+	cr_assert_eq(turns, 100);
+	for (uint64_t interval = 1; interval < 250; interval++)
+		cr_assert_leq(engine_wait_ms(&e, 123456789, interval), 2 * interval);
+}
+
 /* A worker that still reads the former table would send its request to the former address. */
 Test(publish, up_is_not_seen_beside_an_older_row)
 {
