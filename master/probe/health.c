@@ -53,8 +53,13 @@ enum standing { STARTING, RESTARTING, UP, DOWN, MISCONFIGURED };
 #define DOUBT_LEAST_MS 1000
 /* The same after a round that failed: an engine that ends refuses connections a moment later. */
 #define DOUBT_FAILED_MS 100
-#define RENEW_MS 30000              /* between two lookups of a name */
-#define RENEW_LEAST_MS 1000         /* between two lookups after failed rounds */
+#define RENEW_MS 30000      /* between two lookups of a name */
+#define RENEW_LEAST_MS 1000 /* between two lookups after failed rounds */
+/*
+ * Good rounds in a row on a kept connection.  Then a new one shows that the engine still accepts, which is
+ * what workers need.  A worker whose connection failed has set a sign: that round opens a new one too.
+ */
+#define KEPT_ROUNDS 4
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer, whose text is not used */
 
 struct health {
@@ -71,6 +76,7 @@ struct health {
 	/* the last round for that, and the last time that the engine was asked all; clock_ms(); 0 = never */
 	uint64_t doubted_ms, verified_ms;
 	uint32_t good, bad;                     /* rounds in a row */
+	uint32_t kept;                          /* rounds since the connection was new */
 	uint64_t began_ms, round_ms, lookup_ms; /* clock_ms(); 0 = never */
 	uint64_t interval_ms;                   /* the turn was armed by */
 	bool literal;
@@ -444,23 +450,33 @@ time_left(const struct health *h)
 	return spent < whole ? whole - spent : 0;
 }
 
+/* Whatever is not certain is asked on a new connection. */
+static bool
+kept_will_do(const struct health *h)
+{
+	return h->standing == UP && h->bad == 0 && !h->doubted && h->tried == 0 &&
+	       h->kept < KEPT_ROUNDS;
+}
+
 static void
 send_probe(struct health *h)
 {
 	struct engine *e = h->engine;
-	uint64_t left = time_left(h);
+	const uint64_t left = time_left(h);
+	const bool fresh = !kept_will_do(h);
 
 	h->step = PATH;
 	h->probed = h->addrs[h->at];
-	/* A new connection each time: that the engine still accepts is what workers need to know.
-	 */
+	h->kept = fresh ? 0 : h->kept + 1;
 	probe_get(h->probe, &(struct probe_request){.addr = &h->probed,
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = e->pool->health_path,
 				    .api_key = e->pool->api_key,
 				    .timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms,
-				    .max_body = HEALTH_BODY_MAX});
+				    .max_body = HEALTH_BODY_MAX,
+				    .keep = true,
+				    .fresh = fresh});
 }
 
 static void

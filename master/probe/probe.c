@@ -30,7 +30,8 @@
  * IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end--> IDLE
  *    \--- kept connection ------------------^
  *
- * A kept connection that breaks without a byte of an answer was stale: the request is sent once more,
+ * A kept connection is watched while IDLE: what comes on it belongs to no request, so it is closed.
+ * One that breaks later, without a byte of an answer, was stale too: the request is sent once more,
  * on a new connection.  One clock runs over all of it.  Any failure ends in IDLE, connection closed.
  */
 enum state {
@@ -225,8 +226,6 @@ answer(struct probe *p, struct probe_answer a)
 	}
 	if (a.error != 0 || !p->keep || !p->keep_alive)
 		hang_up(p);
-	else
-		(void)event_del(p->io);
 	forget(p);
 	p->fn(&a, p->arg);
 	p->env->held -= body.room;
@@ -280,9 +279,12 @@ on_clock(evutil_socket_t fd, short what, void *arg)
 static void
 watch(struct probe *p, short what)
 {
+	what |= EV_PERSIST;
+	if (p->io != NULL && event_get_events(p->io) == what)
+		return;
 	if (p->io != NULL)
 		event_free(p->io);
-	p->io = event_new(p->env->base, p->fd, (short)(what | EV_PERSIST), on_io, p);
+	p->io = event_new(p->env->base, p->fd, what, on_io, p);
 	assert(p->io != NULL);
 	(void)event_add(p->io, NULL);
 }
@@ -321,6 +323,26 @@ is_quiet(int fd)
 	       (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
+static bool
+may_reuse(const struct probe *p, const struct probe_request *rq)
+{
+	return rq->keep && !rq->fresh && ep_addr_equal(&p->addr, rq->addr) && is_quiet(p->fd);
+}
+
+/* Sends what the socket takes.  0 or an errno. */
+static int
+send_request(struct probe *p)
+{
+	ssize_t n = send(p->fd, p->request + p->sent, p->request_len - p->sent, MSG_NOSIGNAL);
+
+	if (n == -1 && errno != EAGAIN && errno != EINTR)
+		return errno;
+	p->sent += n > 0 ? (size_t)n : 0;
+	p->state = p->sent < p->request_len ? SEND : HEAD;
+	watch(p, p->state == SEND ? EV_WRITE : EV_READ);
+	return 0;
+}
+
 void
 probe_get(struct probe *p, const struct probe_request *rq)
 {
@@ -343,14 +365,13 @@ probe_get(struct probe *p, const struct probe_request *rq)
 	p->sent = p->head_seen = p->body_len = 0;
 	p->status = 0;
 	p->keep_alive = p->answering = false;
-	if (p->fd != -1 && (!rq->keep || !ep_addr_equal(&p->addr, rq->addr) || !is_quiet(p->fd)))
+	if (p->fd != -1 && !may_reuse(p, rq))
 		hang_up(p);
 	p->addr = *rq->addr;
-	if (p->fd != -1) {
-		p->reused = true;
-		p->state = SEND;
-		watch(p, EV_WRITE);
-	} else {
+	p->reused = p->fd != -1;
+	if (p->reused && send_request(p) != 0)
+		hang_up(p);
+	if (p->fd == -1) {
 		p->early_errno = dial(p);
 		if (p->early_errno != 0) { /* fn is never called from in here */
 			p->state = FAILED;
@@ -378,6 +399,15 @@ broken(struct probe *p, int err)
 }
 
 static void
+on_writable(struct probe *p)
+{
+	int err = send_request(p);
+
+	if (err != 0)
+		broken(p, err);
+}
+
+static void
 on_connected(struct probe *p)
 {
 	int err = 0;
@@ -388,25 +418,7 @@ on_connected(struct probe *p)
 	if (err != 0)
 		fail_errno(p, err);
 	else
-		p->state = SEND; /* the socket is writable: the next wake-up sends */
-}
-
-static void
-on_writable(struct probe *p)
-{
-	ssize_t n = send(p->fd, p->request + p->sent, p->request_len - p->sent, MSG_NOSIGNAL);
-
-	if (n == -1 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n == -1) {
-		broken(p, errno);
-		return;
-	}
-	p->sent += (size_t)n;
-	if (p->sent < p->request_len)
-		return;
-	p->state = HEAD;
-	watch(p, EV_READ);
+		on_writable(p);
 }
 
 /* --- the answer -------------------------------------------------------------------------- */
@@ -561,6 +573,7 @@ static void
 on_io(evutil_socket_t fd, short what, void *arg)
 {
 	static void (*const step[STATE_N])(struct probe *) = {
+		[IDLE] = hang_up, /* the engine closes it, or says what nobody has asked for */
 		[CONNECT] = on_connected,
 		[SEND] = on_writable,
 		[HEAD] = on_readable,

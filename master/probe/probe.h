@@ -46,7 +46,8 @@ struct probe_request {
 	bool want_body;        /* it is kept for fn */
 	probe_piece_fn *piece; /* called with it piece by piece, fn's arg; without either it is
 				  read and dropped */
-	bool keep; /* the connection may be used again; else it is a new one, closed after */
+	bool keep;  /* the connection may be used again; else it is a new one, closed after */
+	bool fresh; /* with keep: this time it is a new one */
 };
 
 struct probe *probe_new(struct probe_env *env, probe_fn *fn, void *arg);

@@ -410,28 +410,27 @@ class Pings:
 
 
 class PageServer:
-    """Serves one page from a process of its own: Python's threads would stand in each other's way."""
+    """Serves one page, each connection from a process of its own: Python's threads would stand in each other's way."""
 
     def __init__(self, page):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.pid = os.fork()
         if self.pid == 0:
-            head = b"HTTP/1.1 200 OK\r\nContent-Length: "
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             while True:
-                try:
-                    s, _ = self.listener.accept()
-                    while True:
-                        asked = s.recv(4096)
-                        if not asked:
-                            break
-                        body = page if b"GET /metrics" in asked else b'{"data":[{"id":"%s"}]}' % MODEL.encode()
-                        s.sendall(head + b"%d\r\n\r\n" % len(body) + body)
-                        if b"close" in asked:
-                            break
-                    s.close()
-                except OSError:
-                    pass
+                s, _ = self.listener.accept()
+                if os.fork() == 0:
+                    self.serve(s, page)
+                s.close()
+
+    def serve(self, s, page):
+        try:
+            while asked := s.recv(4096):
+                body = page if b"GET /metrics" in asked else b'{"data":[{"id":"%s"}]}' % MODEL.encode()
+                s.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        finally:
+            os._exit(0)
 
     @property
     def url(self):

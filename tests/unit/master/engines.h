@@ -7,6 +7,7 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/listener.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -228,6 +229,8 @@ fake_new(const char *host)
 static void
 engines_setup(void)
 {
+	(void)signal(
+		SIGPIPE, SIG_IGN); /* as in the master: a fake may write to a probe that has gone */
 	fleet_setup(512, 2);
 }
 

@@ -338,6 +338,18 @@ Test(health, models_are_learned_before_it_is_up)
 	cr_assert_str_eq(table_now()->pools[0].models[0], "c");
 }
 
+static bool
+is_scraped_often(void *f)
+{
+	return ((struct fake *)f)->nmetrics > 5;
+}
+
+static unsigned
+health_conns(const struct fake *f)
+{
+	return f->conns - f->nmodels - f->nversion - 1; /* of its scrapes */
+}
+
 Test(health, load_is_scraped_on_one_connection)
 {
 	struct fake *f = fake_new("127.0.0.1");
@@ -355,18 +367,47 @@ Test(health, load_is_scraped_on_one_connection)
 	cr_assert_eq(s.kv_usage_ppm, 500000);
 	cr_assert_eq(load_score(seg, slot, clock_ms(), 1000), 1 + 4,
 		"its own one is among the engine's five");
-	run_for(500);
-	cr_assert_gt(f->nmetrics, 5);
-	cr_assert_eq(f->conns, f->nhealth + f->nmodels + f->nversion + 1);
+	cr_assert(wait_for(is_scraped_often, f, 5000));
+	cr_assert_leq(health_conns(f), f->nhealth);
 	f->closes_after = true; /* stale kept connections are replaced unseen */
 	run_for(300);
 	f->closes_after = false;
 	f->closes_reused = true; /* also while the next request is under way */
 	run_for(300);
 	cr_assert_eq(metric_sum(seg, M_SCRAPES_FAILED), 0);
+	cr_assert_eq(metric_sum(seg, M_PROBES_FAILED), 0);
 	cr_assert_eq(state_of(f), EP_UP);
 	load_sent(seg, 0, slot, -1);
 	load_release(seg, 0, slot);
+}
+
+static bool
+asked_twenty_times(void *f)
+{
+	return ((struct fake *)f)->nhealth >= 20;
+}
+
+Test(health, one_round_in_five_opens_a_connection)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	apply_fakes("m");
+	cr_assert(wait_for(asked_twenty_times, f, 5000));
+	cr_assert_geq(health_conns(f), 4);
+	cr_assert_leq(health_conns(f), 6);
+}
+
+/* The requests of workers would fail, whatever is answered on a kept connection. */
+Test(health, an_engine_that_accepts_no_more_is_down)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 5000));
+	evconnlistener_free(f->listener);
+	f->listener = NULL;
+	cr_assert(wait_for(is_down, f, 5000));
+	cr_assert_neq(strstr(health_reason(&endpoint_of(f->url)->engine), "refused"), NULL);
 }
 
 static struct probe_answer answers[4];
@@ -614,4 +655,26 @@ Test(health, signs_have_an_engine_probed_once_a_second_and_none_is_lost)
 	doubt(f);
 	cr_assert(wait_for(asked_twice_again, f, 3000));
 	cr_assert_geq(clock_ms() - began_ms, 900);
+}
+
+static bool
+is_not_up(void *f)
+{
+	return state_of(f) != EP_UP;
+}
+
+/* A worker could not connect. */
+Test(health, after_a_sign_a_connection_is_opened_at_once)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	struct conf *c = conf_make();
+
+	c->health_interval_ms = 60000;
+	conf_endpoint(conf_pool(c, "main", "m"), ROLE_DECODE, f->url);
+	apply(c);
+	cr_assert(wait_for(is_up, f, 5000));
+	evconnlistener_free(f->listener);
+	f->listener = NULL;
+	doubt(f);
+	cr_assert(wait_for(is_not_up, f, 2000));
 }
