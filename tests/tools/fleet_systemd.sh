@@ -1,85 +1,37 @@
 #!/usr/bin/env bash
 # What etc/docs/fleet.md promises of apply and roll, under a real systemd, with simulated engines.
 #
-#   fleet_systemd.sh          boots a container (systemd-nspawn) over a copy-on-write view of this machine, and runs there
-#   fleet_systemd.sh --here   runs on this machine, which is to be thrown away: it installs into /usr/local and /etc
+#   fleet_systemd.sh          boots a container (systemd-nspawn) over a copy-on-write view of this machine, and reboots it
+#   fleet_systemd.sh --here   the test itself, on a machine that is to be thrown away: it installs into /usr/local and
+#                             /etc.  Again after a reboot: the rest of it
 #
 # Both need root, and `make` before.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-B=$PWD/build/release
-unit=pdrouter-fleet-test
+. tests/tools/checks.sh
+. tests/tools/nspawn.sh
 
-if [ "$(id -u)" != 0 ]; then
-	echo "fleet_systemd.sh: needs root" >&2
-	exit 2
-fi
 if [ "${1:-}" != --here ]; then
-	command -v systemd-nspawn >/dev/null || {
-		echo "fleet_systemd.sh: needs systemd-nspawn: apt-get install systemd-container" >&2
-		exit 2
-	}
-	root=$(mktemp -d) out=$(mktemp -d)
-	service=$out/service
-	trap 'rm -rf "$out"; rmdir "$root"' EXIT
-	# the exit code of the container is that of the test
-	cat >"$service" <<UNIT
-[Unit]
-After=multi-user.target
-SuccessAction=exit
-FailureAction=exit
-[Service]
-Type=oneshot
-ExecStart=$PWD/tests/tools/fleet_systemd.sh --here
-StandardOutput=append:/fleet-test/log
-StandardError=inherit
-UNIT
-	chmod 644 "$service"
-	# nspawn does not take / itself; the mount is of a namespace that ends with it
-	# shellcheck disable=SC2016 # they are the inner shell's
-	unshare --mount --propagation private sh -c 'mount --bind / "$1" && shift && exec systemd-nspawn "$@"' - "$root" \
-		--quiet --register=no --keep-unit --link-journal=no --directory="$root" --volatile=overlay --private-network --machine=$unit-$$ \
-		--bind-ro="$PWD" --bind="$out:/fleet-test" --bind-ro="$service:/etc/systemd/system/$unit.service" --console=pipe \
-		--boot systemd.unit=multi-user.target systemd.wants=$unit.service systemd.show_status=no >"$out/console" 2>&1
-	code=$?
-	cat "$out/log" 2>/dev/null || cat "$out/console"
-	exit $code
+	machines_enter "$@"
+	machine_new fleet-test
+	machine_boot fleet-test --private-network
+	machine_run fleet-test "$PWD/tests/tools/fleet_systemd.sh" --here || exit 1
+	machine_reboot fleet-test
+	machine_run fleet-test "$PWD/tests/tools/fleet_systemd.sh" --here
+	exit
 fi
 
+B=$PWD/build/release
+before=/var/lib/pdrouter-fleet-test # what was counted before the reboot
 dir=$(mktemp -d)
-passed=0 failed=0 load=()
+load=()
 finish() {
 	touch "$dir/stop"
 	[ ${#load[@]} -eq 0 ] || wait "${load[@]}"
 	rm -rf "$dir"
+	checks_clean
 }
 trap finish EXIT
-check() { # WHAT COMMAND...
-	local what=$1
-	shift
-	if "$@" >"$dir/out" 2>&1; then
-		passed=$((passed + 1))
-		echo "ok      $what"
-	else
-		failed=$((failed + 1))
-		echo "FAILED  $what"
-		tail -n 15 "$dir/out" | sed 's/^/        /'
-	fi
-}
-exits() { # CODE COMMAND...
-	local want=$1 code
-	shift
-	"$@"
-	code=$?
-	echo "exit code $code"
-	[ $code -eq "$want" ]
-}
-silent() { # COMMAND...: it prints nothing, and exits 0
-	local out
-	out=$("$@" 2>&1) || { echo "exit code $?: $out"; return 1; }
-	[ -z "$out" ] || { echo "$out"; return 1; }
-}
-same() { [ "$1" = "$2" ] || { echo "$1 and $2"; return 1; }; }
 fleet() { pdctl fleet "$@" -f /etc/pdrouter/fleet.yaml; }
 pid() { systemctl show -P MainPID "pdrouter-engine@t-$1"; }
 pids() { for e in prefill-0 prefill-1 decode-0 decode-1; do pid $e; done | xargs; }
@@ -88,23 +40,30 @@ differ() { # PIDS PIDS: no engine is the same
 		case " $2 " in *" $one "*) echo "$one is in $2"; return 1 ;; esac
 	done
 }
+user_fleet() { su - fleet-test -c "pdctl fleet $* -f fleet.yaml --host here --user"; }
+user_units() { su - fleet-test -c "systemctl --user is-active ${units[*]/t-/u-}"; }
 decode_args=
-write() {
-	cat >/etc/pdrouter/fleet.yaml <<YAML
-fleet: t
+fleet_file() { # NAME PORT_OFFSET CONTROL-SOCKET
+	cat <<YAML
+fleet: $1
 model: {path: /no/model, served_as: m}
 engine:
   kind: vllm
-  version: "0.21"
+  version: "0.33"
   command: [$B/pdsim, --role, "\${role}", --host, "\${address}", --port, "\${port.api}", --side-port, "\${port.side}",
             --model, "\${served_as}", --token-delay, "5"]
 connector: nixl
+port_offset: $2
 hosts: {here: {address: 127.0.0.1}}
 prefill: {replicas: 2}
 decode: {replicas: 2, args: [$decode_args]}
-router: {hosts: [here], listen: ["127.0.0.1:8000"], config: {workers: 2, rise: 1, health_interval: 200ms}}
+router:
+  hosts: [here]
+  listen: ["127.0.0.1:$((8000 + $2))"]
+  config: {control_socket: $3, workers: 2, rise: 1, health_interval: 200ms}
 YAML
 }
+write() { fleet_file t 0 /run/pdrouter/control.sock >/etc/pdrouter/fleet.yaml; }
 client() { # NUMBER
 	while [ ! -e "$dir/stop" ]; do
 		curl -sN -m 30 http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \
@@ -123,17 +82,37 @@ served() { # more answers have come, and none failed
 	! grep -v '^data: \[DONE\]$' "$dir"/client-* | grep ':.' # prints those that failed
 }
 
-check "make install" make -s install
-rm -f /etc/pdrouter/pdrouter.yaml # the example that `make install` puts there
-write
-check "plan: all is to be done" exits 3 fleet plan --host here
-check "apply" fleet apply --host here
-[ $failed -eq 0 ] || exit 1
-check "units are as they should be" systemctl is-active pdrouter pdrouter-engine@t-{prefill,decode}-{0,1}
-check "and start at boot" systemctl is-enabled pdrouter pdrouter-engine@t-{prefill,decode}-{0,1}
+units=(pdrouter pdrouter-engine@t-{prefill,decode}-{0,1})
+if [ ! -e $before ]; then
+	check "make install" make -s install
+	rm -f /etc/pdrouter/pdrouter.yaml # the example that `make install` puts there
+	write
+	check "plan: all is to be done" exits 3 fleet plan --host here
+	check "apply" fleet apply --host here
+	check "units are as they should be" systemctl is-active "${units[@]}"
+	check "apply again: nothing to do" silent fleet apply --host here
+	useradd --create-home fleet-test
+	loginctl enable-linger fleet-test
+	fleet_file u 10000 "/run/user/$(id -u fleet-test)/pdrouter/control.sock" >~fleet-test/fleet.yaml
+	check "a fleet of a user, beside it" user_fleet apply
+	check "... its units are as they should be" user_units
+	check "... nothing to do" silent user_fleet apply
+	declare -p passed failed >$before
+	[ $failed -eq 0 ]
+	exit
+fi
+# shellcheck source=/dev/null
+. $before
+check "after a reboot all runs" systemctl is-active "${units[@]}"
+check "... is healthy" within 10 fleet status --host here
+check "... as the fleet file says" silent fleet plan --host here
 first=$(pids)
 check "apply again: nothing to do" silent fleet apply --host here
 check "... and no engine is another one" same "$first" "$(pids)"
+check "the fleet of the user runs, too" user_units
+check "... is healthy" within 10 user_fleet status
+check "... roll" user_fleet roll
+check "... nothing to do" silent user_fleet apply
 for i in 1 2 3 4; do
 	client "$i" &
 	load+=($!)
@@ -150,7 +129,7 @@ good=$(pids)
 decode_args='"--no-such-option"'
 write
 check "an engine that does not start" exits 1 fleet apply --host here
-cp "$dir/out" "$dir/said"
+cp "$checks/said" "$dir/said"
 check "... says what its journal said" grep no-such-option "$dir/said"
 check "... and runs with its former files" systemctl is-active pdrouter-engine@t-decode-{0,1}
 check "... no request failed" served
@@ -176,5 +155,4 @@ check "drift is seen" exits 3 fleet plan --host here
 check "... and mended" fleet apply --host here
 check "... to the end" silent fleet plan --host here
 echo "$(count '^data: \[DONE\]$') streams answered"
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+checks_end

@@ -4,12 +4,13 @@
 # is installed under a name, a folder and ports of its own; all of it is taken away at the end.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+. tests/tools/checks.sh
 U=pdrouter-smoke
 D=/opt/$U
 C=$D/etc/pdrouter/pdrouter.yaml
 units=/run/systemd/system
 dir=$(mktemp -d)
-passed=0 failed=0 engines=()
+engines=()
 
 if [ "$(id -u)" != 0 ] || [ ! -d /run/systemd/system ]; then
 	echo "systemd_smoke.sh: needs root, and a machine that was booted with systemd" >&2
@@ -25,32 +26,12 @@ finish() {
 	systemctl daemon-reload
 	systemctl reset-failed -q $U.service $U.socket 2>/dev/null
 	[ ${#engines[@]} -eq 0 ] || kill "${engines[@]}"
+	checks_clean
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-check() { # WHAT COMMAND...
-	local what=$1
-	shift
-	if "$@" >"$dir/out" 2>&1; then
-		passed=$((passed + 1))
-		echo "ok      $what"
-	else
-		failed=$((failed + 1))
-		echo "FAILED  $what"
-		sed 's/^/        /' "$dir/out" | tail -n 5
-		journal info | tail -n 8 | sed 's/^/        | /'
-	fi
-}
-fails() { ! "$@"; }
-within() { # SECONDS COMMAND...
-	local until=$((SECONDS + $1))
-	shift
-	until "$@"; do
-		[ $SECONDS -lt $until ] || return 1
-		sleep 0.1
-	done
-}
+after_failure() { journal info | tail -n 8 | sed 's/^/        | /'; }
 free_port() { # FROM TO
 	local p
 	for p in $(shuf -i "$1-$2" -n 20); do
@@ -257,5 +238,4 @@ systemctl restart $U
 wait $client
 check "a restart behind the socket loses no connection" fails grep . "$dir/refused"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+checks_end
