@@ -138,7 +138,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: engine-args fleet-demo fleet-systemd chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: engine-args fleet-demo fleet-systemd fleet-tutorial chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -187,9 +187,12 @@ demo: all
 # a fleet file becomes a fleet of simulated engines, without root; scaled and changed under load
 fleet-demo: all
 	@tests/tools/fleet_demo.sh
-# the same under a real systemd, in a container: needs root and systemd-nspawn
+# the same under a real systemd, in a container that is rebooted: needs root and systemd-nspawn
 fleet-systemd: all
 	@tests/tools/fleet_systemd.sh
+# the commands of etc/docs/fleet_tutorial.md, on two hosts: needs root and systemd-nspawn
+fleet-tutorial: all
+	@tests/tools/fleet_tutorial.sh
 $(B)/pdload: $(call obj,tests/bench/load.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^
@@ -238,4 +241,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
