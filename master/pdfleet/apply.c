@@ -184,23 +184,22 @@ tell_of_remote(const struct host_view *v)
 
 /* Whether the routers give the engine requests; one that this run has not touched is their matter. */
 static bool
-is_listed(const struct host_view *v, const struct member *m, bool keep_drains)
+is_listed(const struct host_view *v, const struct member *m)
 {
 	if (m->step != STEP_DONE || m->change == CHANGE_NONE)
 		return true;
 	if (v->router.control != NULL && !routers_know(&v->routers, m->url))
 		return false;
-	return routers_say_up(&v->routers, m->url) ||
-	       (keep_drains && routers_have_drained(&v->routers, m->url));
+	return routers_are_settled(&v->routers, m->url);
 }
 
 static int
-wait_listed(const struct host_view *v, bool keep_drains)
+wait_listed(const struct host_view *v)
 {
 	const uint64_t end = clock_ms() + LISTED_MS;
 
 	for (size_t i = 0; i < v->members.n; i++)
-		while (!is_listed(v, &v->members.v[i], keep_drains)) {
+		while (!is_listed(v, &v->members.v[i])) {
 			if (clock_ms() >= end)
 				return complain(
 					"%s: is healthy, but a router does not say up after %d s",
@@ -234,7 +233,7 @@ converge(const struct topo_plan *p, const struct runner *r, const struct apply_o
 		return 1;
 	if (!first && router_unit_apply(&v->router) != 0)
 		return 1;
-	return wait_listed(v, o->keep_drains) == 0 ? 0 : 1;
+	return wait_listed(v) == 0 ? 0 : 1;
 }
 
 static int

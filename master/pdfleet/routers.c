@@ -164,48 +164,74 @@ next_sample(const char *text, const char *name, const char *url, double *ret)
 	return value;
 }
 
-/* The smallest and the sum of the engine's samples, one for each role and pool; false: there is none. */
-static bool
-samples(const char *text, const char *name, const char *url, double *ret_least, double *ret_sum)
+static double
+sum_of(const char *text, const char *name, const char *url)
 {
-	bool any = false;
-	double v = 0;
+	double v, sum = 0;
 
-	*ret_least = *ret_sum = 0;
-	while ((text = next_sample(text, name, url, &v)) != NULL) {
-		*ret_least = !any || v < *ret_least ? v : *ret_least;
-		*ret_sum += v;
-		any = true;
-	}
-	return any;
+	while ((text = next_sample(text, name, url, &v)) != NULL)
+		sum += v;
+	return sum;
 }
 
-/* What a router says of the engine: the smallest sample tells whether it is up. */
+/* An engine has a sample for each role and pool.  A drained one is not up either. */
 static enum routers_view
-ask(const struct router *r, const char *name, const char *url, double *ret_least, double *ret_sum)
+view_of(const char *page, const char *url)
+{
+	static const char draining[] = "state=\"draining\"";
+	const size_t len = sizeof(draining) - 1;
+	size_t known = 0, off = 0, drained = 0;
+	const char *at = page;
+	double v;
+
+	while ((at = next_sample(at, "pdrouter_endpoint_up", url, &v)) != NULL) {
+		known++;
+		off += v <= 0;
+	}
+	at = page;
+	while ((at = next_sample(at, "pdrouter_endpoint_state", url, &v)) != NULL)
+		drained += strncmp(at - len, draining, len) == 0;
+	if (known == 0)
+		return ROUTERS_NONE;
+	if (off > drained)
+		return ROUTERS_DOWN;
+	return drained > 0 ? ROUTERS_DRAINED : ROUTERS_UP;
+}
+
+/* The status of its answer; 0: no address is known, -1: none. */
+static int
+get_metrics(const struct router *r, struct membuf *page)
+{
+	const int status = r->url != NULL ? http_get(r->url, "/metrics", page) : 0;
+
+	membuf_add(page, "", 1);
+	return status;
+}
+
+static enum routers_view
+ask(const struct router *r, const char *url)
 {
 	struct membuf page = {.p = NULL};
-	const int status = r->url != NULL ? http_get(r->url, "/metrics", &page) : 0;
+	const int status = get_metrics(r, &page);
 	enum routers_view view = ROUTERS_NONE;
 
-	membuf_add(&page, "", 1);
 	if (status == -1 && r->control != NULL)
 		view = ROUTERS_SILENT;
-	else if (status == 200 && samples(page.p, name, url, ret_least, ret_sum))
-		view = *ret_least > 0 ? ROUTERS_UP : ROUTERS_DOWN;
+	else if (status == 200)
+		view = view_of(page.p, url);
 	membuf_free(&page);
 	return view;
 }
 
+/* Of a router whose figures cannot be read: yes, so the engine gets all of the time of a drain. */
 static bool
 has_some(const struct router *r, const char *name, const char *url)
 {
-	double least, sum = 0;
+	struct membuf page = {.p = NULL};
+	const bool some = get_metrics(r, &page) != 200 || sum_of(page.p, name, url) > 0;
 
-	if (r->url == NULL)
-		return true; /* nothing is known: the drain has all of its time */
-	(void)ask(r, name, url, &least, &sum);
-	return sum > 0;
+	membuf_free(&page);
+	return some;
 }
 
 bool
@@ -225,11 +251,9 @@ enum routers_view
 routers_see(const struct routers *r, const char *url)
 {
 	enum routers_view all = ROUTERS_NONE;
-	double least, sum;
 
 	for (size_t i = 0; i < r->n; i++) {
-		const enum routers_view one =
-			ask(&r->v[i], "pdrouter_endpoint_up", url, &least, &sum);
+		const enum routers_view one = ask(&r->v[i], url);
 
 		all = one > all ? one : all;
 	}
@@ -240,4 +264,10 @@ bool
 routers_say_up(const struct routers *r, const char *url)
 {
 	return routers_see(r, url) <= ROUTERS_UP;
+}
+
+bool
+routers_are_settled(const struct routers *r, const char *url)
+{
+	return routers_see(r, url) <= ROUTERS_DRAINED;
 }

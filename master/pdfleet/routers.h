@@ -37,13 +37,16 @@ struct router_left routers_left_at(const struct routers *r, const char *url);
 bool routers_are_busy(const struct routers *r, const char *url);
 /* What the routers say of an engine; of several answers the last one here counts. */
 enum routers_view {
-	ROUTERS_NONE,   /* no router that answers knows it */
-	ROUTERS_UP,     /* each that answers and knows it may choose it */
-	ROUTERS_SILENT, /* the router of this host does not answer */
-	ROUTERS_DOWN,   /* a router does not choose it */
+	ROUTERS_NONE,    /* no router that answers knows it */
+	ROUTERS_UP,      /* each that answers and knows it may choose it */
+	ROUTERS_DRAINED, /* a router does not choose it because it was told so */
+	ROUTERS_SILENT,  /* the router of this host does not answer */
+	ROUTERS_DOWN,    /* a router does not choose it */
 };
 enum routers_view routers_see(const struct routers *r, const char *url);
-/* True: nothing is left to wait for. */
+/* No router keeps requests from it. */
 bool routers_say_up(const struct routers *r, const char *url);
+/* Nothing is left to wait for: a drain ends when someone ends it. */
+bool routers_are_settled(const struct routers *r, const char *url);
 /* Whether the router of this host knows the engine. */
 bool routers_know(const struct routers *r, const char *url);

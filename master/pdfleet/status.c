@@ -128,28 +128,37 @@ show_gpus(const struct topo_engine *e)
 		(void)printf("%s%u", i > 0 ? "," : "", e->gpus.v[i]);
 }
 
+/* NULL: what the control socket says counts. */
+static const char *const views[] = {
+	[ROUTERS_NONE] = NULL,
+	[ROUTERS_UP] = "up",
+	[ROUTERS_DRAINED] = "draining",
+	[ROUTERS_SILENT] = NULL,
+	[ROUTERS_DOWN] = "down",
+};
+
 static void
 show_running(struct look *l, const struct member *m)
 {
 	const struct engine_says s = ask_engine(l, m->url);
 	const struct router_left left = routers_left_at(&l->routers, m->url);
-	const bool up = routers_see(&l->routers, m->url) != ROUTERS_DOWN;
+	const enum routers_view view = routers_see(&l->routers, m->url);
+	const bool gone = strcmp(left.word, "gone") == 0;
+	const char *word = gone || views[view] == NULL ? left.word : views[view];
 
 	(void)printf("  %s", s.health == HTTP_OK ? "healthy" : "unhealthy");
+	if (word[0] != '\0')
+		(void)printf("  router %s", word);
 	if (left.word[0] != '\0')
-		(void)printf("  router %s  in-flight %lu",
-			strcmp(left.word, "serving") != 0 ? left.word
-			: up                              ? "up"
-							  : "down",
-			left.requests);
+		(void)printf("  in-flight %lu", left.requests);
 	if (m->engine != NULL)
 		show_gpus(m->engine);
 	(void)printf("  model %s  version %s\n", s.model[0] != '\0' ? s.model : "-",
 		s.version[0] != '\0' ? s.version : "-");
 	compare_engine(l, &s);
-	if (strcmp(left.word, "gone") == 0)
+	if (gone)
 		differs(l, "the router does not know it");
-	if (!up)
+	if (view == ROUTERS_DOWN)
 		differs(l, "a router takes it for down");
 }
 

@@ -424,9 +424,8 @@ health_late(struct steps *s, struct member *m)
 static enum step
 up(struct steps *s, struct member *m)
 {
-	if (s->keep_drains && routers_have_drained(s->routers, m->url))
-		return STEP_DONE;
-	return routers_say_up(s->routers, m->url) ? STEP_DONE : STEP_UP;
+	undrain(s, m); /* again, if the router did not answer the first time */
+	return routers_are_settled(s->routers, m->url) ? STEP_DONE : STEP_UP;
 }
 
 static enum step

@@ -34,6 +34,7 @@ QUICK = {
     "test_flags.py": "test_disaggregated_prefill",
     "test_fleet_apply.py": "test_from_nothing_to_nothing_to_do",
     "test_fleet_file.py": "test_what_is_rendered_serves",
+    "test_fleet_hosts.py": "test_an_engine_that_was_drained_at_the_router",
     "test_fleet_kubernetes.py": "test_a_pod_knows_its_own_address",
     "test_fleet_scale.py": "test_routers_find_what_was_scaled",
     "test_fleet_status.py": "test_status_of_a_fleet_that_is_as_its_file_says",

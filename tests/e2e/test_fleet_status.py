@@ -76,6 +76,13 @@ def test_status_of_differences(make):
     assert "f-prefill-1  running  healthy  router up  in-flight 0  model" in said and "    differs: the fleet file does not have it" in said
 
 
+def test_status_of_a_drained_engine(make):
+    host = make(1, 2)
+    host.do("apply")
+    subprocess.run([BIN / "pdctl", "-s", host.dir / "ctl", "drain", f"127.0.0.1:{host.ports['decode'][0][0]}"], check=True)
+    assert "f-decode-0  running  healthy  router draining  " in host.do("status")
+
+
 def test_status_of_an_engine_that_failed(make):
     host = make(1, 1)
     host.do("apply")

@@ -1,8 +1,10 @@
-/* What routers say of an engine when they do not all answer. */
+/* What routers say of an engine, also when they do not all answer. */
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -57,4 +59,66 @@ Test(routers, why_a_drain_was_refused_is_said, .init = cr_redirect_stderr)
 	(void)fflush(stderr);
 	cr_assert_stderr_eq_str(
 		"pdctl fleet: the router refuses drain " ENGINE ": no such thing\n");
+}
+
+/* A router's /metrics, once. */
+struct page {
+	int fd;
+	const char *text;
+};
+
+static void *
+show(void *arg)
+{
+	static const char head[] = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
+	const struct page *p = arg;
+	char buf[4096];
+	int fd = accept(p->fd, NULL, NULL);
+
+	cr_assert(read(fd, buf, sizeof(buf)) > 0);
+	cr_assert_eq(write(fd, head, sizeof(head) - 1), (ssize_t)sizeof(head) - 1);
+	cr_assert_eq(write(fd, p->text, strlen(p->text)), (ssize_t)strlen(p->text));
+	(void)close(fd);
+	return NULL;
+}
+
+#define UP(pool, v) "\npdrouter_endpoint_up{endpoint=\"" ENGINE "\",pool=\"" pool "\"} " v
+#define STATE(pool, v)                                                                             \
+	"\npdrouter_endpoint_state{endpoint=\"" ENGINE "\",pool=\"" pool "\",state=\"" v "\"} 1"
+#define ANOTHER "\npdrouter_endpoint_up{endpoint=\"" ENGINE "0\",pool=\"a\"} 0"
+
+Test(routers, a_drained_engine_is_neither_up_nor_down)
+{
+	static const struct {
+		const char *text;
+		enum routers_view view;
+	} rows[] = {
+		{ANOTHER "\n", ROUTERS_NONE},
+		{ANOTHER UP("a", "1") STATE("a", "up") "\n", ROUTERS_UP},
+		{UP("a", "0") STATE("a", "starting") "\n", ROUTERS_DOWN},
+		{UP("a", "0") STATE("a", "draining") "\n", ROUTERS_DRAINED},
+		{UP("a", "1") UP("b", "0") STATE("a", "up") STATE("b", "draining") "\n",
+			ROUTERS_DRAINED},
+		{UP("a", "0") UP("b", "0") STATE("a", "draining") STATE("b", "down") "\n",
+			ROUTERS_DOWN},
+	};
+	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct page page = {.fd = socket(AF_INET, SOCK_STREAM, 0)};
+	socklen_t len = sizeof(sin);
+	pthread_t thread;
+	char url[64];
+	struct router v = {.url = url};
+	const struct routers r = {.v = &v, .n = 1};
+
+	cr_assert_eq(bind(page.fd, (struct sockaddr *)&sin, len), 0);
+	cr_assert_eq(getsockname(page.fd, (struct sockaddr *)&sin, &len), 0);
+	cr_assert_eq(listen(page.fd, 1), 0);
+	(void)snprintf(url, sizeof(url), "http://127.0.0.1:%u", ntohs(sin.sin_port));
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		page.text = rows[i].text;
+		cr_assert_eq(pthread_create(&thread, NULL, show, &page), 0);
+		cr_expect_eq(routers_see(&r, ENGINE), rows[i].view, "%s", rows[i].text);
+		(void)pthread_join(thread, NULL);
+	}
+	(void)close(page.fd);
 }
