@@ -15,10 +15,13 @@ declare -A machine_pids # of what starts nspawn
 machines_enter() { # ARGUMENTS OF THE SCRIPT...
 	[ -z "${MACHINES:-}" ] || return 0 # in them
 	[ "$(id -u)" = 0 ] || { echo "$0: needs root" >&2; exit 2; }
-	command -v systemd-nspawn >/dev/null || {
-		echo "$0: needs systemd-nspawn: apt-get install systemd-container" >&2
-		exit 2
-	}
+	local tool
+	for tool in systemd-nspawn ip pgrep; do
+		command -v $tool >/dev/null || {
+			echo "$0: needs $tool: apt-get install systemd-container iproute2 procps" >&2
+			exit 2
+		}
+	done
 	MACHINES=$(mktemp -d)
 	export MACHINES
 	trap machines_end EXIT
@@ -26,14 +29,16 @@ machines_enter() { # ARGUMENTS OF THE SCRIPT...
 	# shellcheck disable=SC2016 # it is the inner shell's
 	TMPDIR=$MACHINES setpriv --pdeathsig KILL unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
 		sh -c 'mount -t tmpfs machines "$MACHINES" && mount -t tmpfs run /run && ip link set lo up && exec "$@"' - "$0" "$@" &
-	machines_pid=$!
-	wait $machines_pid
+	wait $!
 	exit
 }
 machines_end() {
-	local code=$? group
-	# shellcheck disable=SC2046 # the first process of the namespace, and none if it has ended: all end with it
-	kill -KILL $(pgrep -P "$machines_pid") 2>/dev/null
+	local code=$? pid group
+	trap '' INT TERM HUP
+	for pid in $(jobs -p); do
+		# shellcheck disable=SC2046 # its child is the first process of the namespace: all others end with that
+		kill -KILL $(pgrep -P "$pid" || echo "$pid")
+	done
 	wait
 	for group in $(machine_groups); do
 		[ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} +
