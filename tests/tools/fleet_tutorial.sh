@@ -2,9 +2,9 @@
 # make fleet-tutorial: the commands of etc/docs/fleet_tutorial.md, taken from that page, in two machines (systemd-nspawn)
 # that a bridge joins.  What a command prints is compared with the page: "..." stands for anything, in a line or as
 # a line for several.  Fenced blocks of the page:
-#   LANGUAGE simulator               the line that takes the place of `engine:` in fleet files
+#   LANGUAGE simulator               what takes the place of the line `engine:` in fleet files
 #   LANGUAGE HOST FILE               a file, written on HOST
-#   console HOST [WORDS]             commands ("# ..."), each with what it prints.  "soon": not always at once;
+#   console HOST [WORDS]             commands ("# ..."), which succeed, each with what it prints.  "soon": not always at once;
 #                                    "second terminal": beside the others, until the end
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -45,10 +45,11 @@ prints() { # SHOWN TEXT
 	[[ $2$n =~ $pattern$ ]]
 }
 as_shown() { # HOST COMMAND SHOWN
-	local text
+	local text code
 	text=$(run "$1" "$2" 2>&1)
-	prints "$3" "$text" && return
-	printf 'it printed:\n%s\n' "$text"
+	code=$?
+	[ $code -eq 0 ] && prints "$3" "$text" && return
+	printf 'exit code %d; it printed:\n%s\n' $code "$text"
 	return 1
 }
 step() { # HOST WORDS COMMAND SHOWN
@@ -58,7 +59,7 @@ step() { # HOST WORDS COMMAND SHOWN
 		beside+=("$! $1 # $3")
 		echo "begins  $1 # $3"
 		;;
-	soon) check "$1 # $3" within 20 as_shown "$1" "$3" "$4" ;;
+	soon) check "$1 # $3" within 60 as_shown "$1" "$3" "$4" ;;
 	*) check "$1 # $3" as_shown "$1" "$3" "$4" ;;
 	esac
 }
