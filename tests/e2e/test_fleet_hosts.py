@@ -27,7 +27,7 @@ class Far(Host):
         self.args = args
         file = yaml.safe_load(self.path.read_text())
         file["hosts"] = {"here": {"address": own_address()}, "there": {"address": "198.51.100.1"}}
-        file["router"]["hosts"] = ["there"]
+        file["router"] |= {"hosts": ["there"], "listen": [f"{own_address()}:{self.port}"]}
         for role in args:
             file[role]["hosts"] = ["here"]
             file[role]["overrides"][0]["args"] = args[role]
@@ -38,6 +38,7 @@ class Far(Host):
 
     def start(self):
         """Engines and router."""
+        self.world.listen_host = own_address()
         router = self.world.router(self.world.pool(self.urls("prefill"), self.urls("decode")), wait_for=None)
         self.port = router.port
         self.do("apply")
