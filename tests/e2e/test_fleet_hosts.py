@@ -39,7 +39,7 @@ class Far(Host):
     def start(self):
         """Engines and router."""
         self.world.listen_host = own_address()
-        router = self.world.router(self.world.pool(self.urls("prefill"), self.urls("decode")), wait_for=None)
+        router = self.world.router(self.world.pool(self.urls("prefill"), self.urls("decode")), wait_for="live")
         self.port = router.port
         self.do("apply")
         return router
@@ -50,11 +50,11 @@ def test_an_engine_that_was_drained_at_the_router(world, make):  # noqa: F811
     host = make(1, 2, kind=Far)
     router = host.start()
     url, before = host.urls("decode")[0], host.pids()
-    router.ctl("drain", url, "--wait")
+    assert router.ctl("drain", url, "--wait").returncode == 0
     host.args["decode"] = ["--blocks", "500"]
     assert actions(host.do("apply"), "restart", "undrain") == ["restart f-decode-0"]
     assert [u for u, pid in host.pids().items() if before[u] != pid] == ["f-decode-0"]
     assert "f-decode-0  running  healthy  router draining  " in host.do("status")
-    router.ctl("undrain", url)
-    wait("the router to say up", lambda: "f-decode-0  running  healthy  router up  " in host.do("status"))
-    assert host.do("apply") == ""
+    assert router.ctl("undrain", url).returncode == 0
+    wait("all to be up", lambda: all(e["state"] == "up" for e in router.status()["fleet"]["endpoints"]))
+    assert "f-decode-0  running  healthy  router up  " in host.do("status") and host.do("apply") == ""
