@@ -840,7 +840,7 @@ main(int argc, char **argv)
 			conf_error_text(&err, text, sizeof(text)));
 		return EXIT_FAILURE;
 	}
-	m.args.fleet = topo_source;
+	m.args.fleet_reader = topo_source;
 	if (m.args.help) {
 		conf_args_help(stdout);
 		return EXIT_SUCCESS;

@@ -66,7 +66,8 @@ struct conf_args {
 		const char *url, *port;
 	} urls[CONF_ARGS_URLS];
 	size_t nurls;
-	conf_fleet_fn *fleet; /* main()'s: reads the fleet_file of a pool; NULL: none is read */
+	conf_fleet_fn
+		*fleet_reader; /* main()'s: reads the fleet_file of a pool; NULL: none is read */
 };
 int conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error *err);
 void conf_args_help(FILE *out);

@@ -272,7 +272,7 @@ from_file(const struct conf_args *a, struct conf **ret, struct conf_error *err)
 	if (given < FLAG_N)
 		return conf_flag_fail(
 			err, given, "cannot be used with -c: the file defines the pools");
-	if (conf_load_file(a->file, a->fleet, &c, err) != 0 || override(&c, a, err) != 0)
+	if (conf_load_file(a->file, a->fleet_reader, &c, err) != 0 || override(&c, a, err) != 0)
 		return -1;
 	*ret = c;
 	return 0;
@@ -284,7 +284,7 @@ conf_again(const struct conf_args *args, const struct conf *was, struct conf **r
 {
 	struct conf *c;
 
-	if (conf_reparse(was, args->fleet, &c, err) != 0 || override(&c, args, err) != 0)
+	if (conf_reparse(was, args->fleet_reader, &c, err) != 0 || override(&c, args, err) != 0)
 		return -1;
 	*ret = c;
 	return 0;

@@ -83,10 +83,10 @@ read_fleet(struct conf_read *r, struct conf_pool *p, const char *path, const int
 			mem_dup(given->text, given->n), given->n, mem_strdup(given->connector)};
 		return 0;
 	}
-	if (r->fleet == NULL)
+	if (r->fleet_reader == NULL)
 		return conf_fail_key(
 			r, p, lines, "fleet_file", "this program reads no fleet files");
-	return r->fleet(path, ret, r->err);
+	return r->fleet_reader(path, ret, r->err);
 }
 
 /* An engine of another connector keeps its KV for engines of its own kind. */

@@ -282,10 +282,11 @@ conf_parse_fleet(const char *path, const void *text, size_t n, const struct conf
 }
 
 int
-conf_reparse(
-	const struct conf *was, conf_fleet_fn *fleet, struct conf **ret, struct conf_error *err)
+conf_reparse(const struct conf *was, conf_fleet_fn *fleet_reader, struct conf **ret,
+	struct conf_error *err)
 {
-	struct conf_read r = {.file = was->path, .fleet = fleet, .err = err, .was = was};
+	struct conf_read r = {
+		.file = was->path, .fleet_reader = fleet_reader, .err = err, .was = was};
 	struct conf *c;
 
 	if (read_text(&r, was->text, was->ntext, &c) != 0)
@@ -302,9 +303,10 @@ conf_reparse(
 }
 
 int
-conf_load_file(const char *path, conf_fleet_fn *fleet, struct conf **ret, struct conf_error *err)
+conf_load_file(
+	const char *path, conf_fleet_fn *fleet_reader, struct conf **ret, struct conf_error *err)
 {
-	struct conf_read r = {.file = path, .fleet = fleet, .err = err};
+	struct conf_read r = {.file = path, .fleet_reader = fleet_reader, .err = err};
 	char *text;
 	size_t n;
 	int rc;

@@ -23,9 +23,9 @@ struct conf_read {
 	struct conf_error *err;
 	/* [CONF_T_N]: the readers of lists and maps, by type, which conf_walk.c calls; or NULL */
 	conf_reader *const *readers;
-	conf_fleet_fn *fleet; /* reads a fleet_file; or NULL */
+	conf_fleet_fn *fleet_reader; /* reads a fleet_file; or NULL */
 	const struct conf_fleet
-		*engines; /* of each fleet_file, in place of what `fleet` reads; or NULL */
+		*engines; /* of each fleet_file, in place of what `fleet_reader` reads; or NULL */
 	/* being built; owned by the caller that started the reading; NULL: another kind of file is read */
 	struct conf *conf;
 	/* in force with the same text: files that are not watched are as they were read for it; or NULL */
@@ -155,10 +155,10 @@ void conf_value_write(const struct conf_key *k, const void *base, FILE *out);
 
 /* --- conf_load.c ------------------------------------------------------------------------------ */
 struct conf *conf_new(const char *path);
-/* conf_load() and conf_again() but for the command line; `fleet` reads fleet_files. */
+/* conf_load() and conf_again() but for the command line; `fleet_reader` reads fleet_files. */
 int conf_load_file(
-	const char *path, conf_fleet_fn *fleet, struct conf **ret, struct conf_error *err);
-int conf_reparse(
-	const struct conf *was, conf_fleet_fn *fleet, struct conf **ret, struct conf_error *err);
+	const char *path, conf_fleet_fn *fleet_reader, struct conf **ret, struct conf_error *err);
+int conf_reparse(const struct conf *was, conf_fleet_fn *fleet_reader, struct conf **ret,
+	struct conf_error *err);
 /* Resolves `workers: auto` and checks keys against each other. */
 int conf_finish(struct conf_read *r);

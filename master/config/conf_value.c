@@ -142,7 +142,7 @@ conf_value_set(const struct conf_key *k, void *base, const char *text, char what
 }
 
 static void *
-member(const struct conf_key *k, void *base)
+member_at(const struct conf_key *k, void *base)
 {
 	return (char *)base + k->off;
 }
@@ -185,7 +185,7 @@ set_count(const struct conf_key *k, void *base, const char *text, char what[CONF
 
 	if (parse_count(k, text, what, &v) != 0)
 		return -1;
-	*(uint32_t *)member(k, base) = (uint32_t)v;
+	*(uint32_t *)member_at(k, base) = (uint32_t)v;
 	return 0;
 }
 
@@ -195,7 +195,7 @@ set_count_or_auto(const struct conf_key *k, void *base, const char *text, char w
 {
 	if (strcmp(text, "auto") != 0)
 		return set_count(k, base, text, what);
-	*(uint32_t *)member(k, base) = UINT32_MAX;
+	*(uint32_t *)member_at(k, base) = UINT32_MAX;
 	return 0;
 }
 
@@ -211,14 +211,14 @@ set_fraction(const struct conf_key *k, void *base, const char *text, char what[C
 		return bad(what, "%.60s is longer than %d characters", text, (int)k->max);
 	if (n > 0 && !(one && (n == 1 || none)) && !(zero && point && !none))
 		return bad(what, "%.60s is not %s", text, conf_wants(k));
-	memcpy(member(k, base), text, n + 1);
+	memcpy(member_at(k, base), text, n + 1);
 	return 0;
 }
 
 static int
 add_port(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	struct conf_ports *ports = member(k, base);
+	struct conf_ports *ports = member_at(k, base);
 	uint16_t port = conf_port_of(text);
 
 	if (port == 0)
@@ -240,14 +240,14 @@ set_multiple(const struct conf_key *k, void *base, const char *text, char what[C
 		return -1;
 	if (v % types[k->type].step != 0)
 		return bad(what, "%.60s is not %s", text, conf_wants(k));
-	*(uint32_t *)member(k, base) = (uint32_t)v;
+	*(uint32_t *)member_at(k, base) = (uint32_t)v;
 	return 0;
 }
 
 static int
 set_rate(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	struct conf_rate *rate = member(k, base);
+	struct conf_rate *rate = member_at(k, base);
 	uint64_t v;
 	size_t n = conf_digits(text, &v), i = 0;
 
@@ -296,7 +296,7 @@ set_units(const struct conf_key *k, void *base, const char *text, char what[CONF
 	if ((v < k->min && !(or_0 && v == 0)) || v > k->max)
 		return bad(what, "%.60s is out of bounds: %s%s to %s", text, or_0 ? "0, or " : "",
 			conf_units_show(k->min, u, lo), conf_units_show(k->max, u, hi));
-	*(uint64_t *)member(k, base) = v;
+	*(uint64_t *)member_at(k, base) = v;
 	return 0;
 }
 
@@ -321,7 +321,7 @@ set_word(const struct conf_key *k, void *base, const char *text, char what[CONF_
 
 	for (unsigned v = 0; v < types[k->type].nwords; v++)
 		if (strcmp(text, types[k->type].word(v)) == 0) {
-			*(unsigned *)member(k, base) = v;
+			*(unsigned *)member_at(k, base) = v;
 			return 0;
 		}
 	(void)bad(what, "%.60s is not %s:", text, conf_wants(k));
@@ -358,7 +358,7 @@ set_text(const struct conf_key *k, void *base, const char *text, char what[CONF_
 {
 	if (check_length(k, text, what) != 0)
 		return -1;
-	*(char **)member(k, base) = text[0] == '\0' ? NULL : mem_strdup(text);
+	*(char **)member_at(k, base) = text[0] == '\0' ? NULL : mem_strdup(text);
 	return 0;
 }
 
@@ -440,7 +440,7 @@ conf_strs_has(char *const *v, size_t n, const char *s)
 static int
 add_text(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	char ***v = member(k, base);
+	char ***v = member_at(k, base);
 	size_t *n = (size_t *)((char *)base + k->noff), len = strlen(text);
 
 	if (len == 0 || len > 255)
@@ -610,14 +610,14 @@ conf_value_copy(const struct conf_key *k, const void *from, void *to)
 	switch (types[k->type].repr) {
 	case CONF_U32:
 	case CONF_WORD:
-		*(uint32_t *)member(k, to) = *(const uint32_t *)cmember(k, from);
+		*(uint32_t *)member_at(k, to) = *(const uint32_t *)cmember(k, from);
 		return;
 	case CONF_U64:
-		*(uint64_t *)member(k, to) = *(const uint64_t *)cmember(k, from);
+		*(uint64_t *)member_at(k, to) = *(const uint64_t *)cmember(k, from);
 		return;
 	case CONF_STR:
-		free(*(char **)member(k, to));
-		*(char **)member(k, to) = mem_strdup(*(char *const *)cmember(k, from));
+		free(*(char **)member_at(k, to));
+		*(char **)member_at(k, to) = mem_strdup(*(char *const *)cmember(k, from));
 		return;
 	case CONF_RATE:
 	case CONF_SHORT:
@@ -633,10 +633,10 @@ conf_values_free(const struct conf_keys *keys, void *base)
 {
 	for (size_t i = 0; i < keys->n; i++) {
 		const struct conf_key *k = &keys->key[i];
-		char ***v = member(k, base);
+		char ***v = member_at(k, base);
 
 		if (conf_repr(k) == CONF_STR)
-			free(*(char **)member(k, base));
+			free(*(char **)member_at(k, base));
 		if (conf_repr(k) != CONF_STRS)
 			continue;
 		for (size_t n = *(size_t *)((char *)base + k->noff); n > 0; n--)

@@ -11,7 +11,7 @@
 #define ENTRIES_MAX 1024 /* of a list or a mapping */
 
 static void *
-member(const struct conf_key *k, void *base)
+member_at(const struct conf_key *k, void *base)
 {
 	return (char *)base + k->off;
 }
@@ -108,7 +108,8 @@ add_text(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 int
 topo_read_texts(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	return topo_read_list(r, node, "a list such as [\"a\", \"b\"]", add_text, member(k, base));
+	return topo_read_list(
+		r, node, "a list such as [\"a\", \"b\"]", add_text, member_at(k, base));
 }
 
 static struct topo_setting *
@@ -128,7 +129,7 @@ read_setting(struct conf_read *r, void *base, const char *name, yaml_node_t *nod
 int
 topo_read_settings(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	return topo_read_map(r, node, read_setting, member(k, base));
+	return topo_read_map(r, node, read_setting, member_at(k, base));
 }
 
 /* --- YAML that is passed on
@@ -202,7 +203,7 @@ read_yaml(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 int
 topo_read_yaml(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	return topo_read_map(r, node, read_yaml, member(k, base));
+	return topo_read_map(r, node, read_yaml, member_at(k, base));
 }
 
 /* --- ports
@@ -219,7 +220,7 @@ read_word(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t
 		return -1;
 	if (strcmp(text, word) != 0)
 		return conf_fail(r, conf_line(node), "%.60s is not %s", text, word);
-	*(bool *)member(k, base) = true;
+	*(bool *)member_at(k, base) = true;
 	return 0;
 }
 
@@ -274,7 +275,7 @@ add_port(struct conf_read *r, void *base, const char *name, yaml_node_t *node)
 int
 topo_read_ports(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t *node)
 {
-	return topo_read_map(r, node, add_port, member(k, base));
+	return topo_read_map(r, node, add_port, member_at(k, base));
 }
 
 /* --- documents

@@ -1066,7 +1066,7 @@ fake_fleet(const char *path, struct conf_fleet *ret, struct conf_error *err)
 
 Test(conf_file, fleet_file)
 {
-	struct conf_args args = {.file = "main.yaml", .fleet = fake_fleet};
+	struct conf_args args = {.file = "main.yaml", .fleet_reader = fake_fleet};
 	struct conf *was = NULL, *now = NULL;
 	struct conf_error err;
 
@@ -1095,7 +1095,7 @@ Test(conf_file, fleet_file)
 /* Without watch, another file's change does not bring in force what the fleet file has become. */
 Test(conf_file, fleet_file_that_is_not_watched)
 {
-	struct conf_args args = {.file = "main.yaml", .fleet = fake_fleet};
+	struct conf_args args = {.file = "main.yaml", .fleet_reader = fake_fleet};
 	struct conf *was = NULL, *now = NULL;
 	struct conf_error err;
 
