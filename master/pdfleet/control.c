@@ -40,9 +40,9 @@ is_error(const char *line, size_t n)
 	return n >= sizeof(ERR) - 1 && memcmp(line, ERR, sizeof(ERR) - 1) == 0;
 }
 
-/* Only what is behind ERR stays. */
+/* Only the reason behind ERR stays. */
 static enum control_answer
-keep_error(struct membuf *answer, const char *line, size_t n)
+take_reason(struct membuf *answer, const char *line, size_t n)
 {
 	answer->n = n - (sizeof(ERR) - 1);
 	memmove(answer->p, line + sizeof(ERR) - 1, answer->n);
@@ -60,7 +60,7 @@ find_last(struct membuf *answer, size_t *at)
 		if (eol == NULL)
 			break;
 		if (is_error(line, n))
-			return keep_error(answer, line, n);
+			return take_reason(answer, line, n);
 		if (n == 2 && memcmp(line, "OK", n) == 0) {
 			answer->n = *at;
 			return CONTROL_OK;
@@ -89,7 +89,7 @@ read_answer(int fd, struct membuf *answer)
 	}
 	if (n == 0 && ret == CONTROL_NONE && at < answer->n &&
 		is_error(answer->p + at, answer->n - at)) /* cut off before its newline */
-		ret = keep_error(answer, answer->p + at, answer->n - at);
+		ret = take_reason(answer, answer->p + at, answer->n - at);
 	return ret;
 }
 
