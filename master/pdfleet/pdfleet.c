@@ -1,6 +1,6 @@
 /*
- * pdfleet: `pdctl fleet` starts it.  Reads a fleet file and its template, says what is wrong, and renders the
- * files of all hosts.  The exit code is 0, 1 for findings and errors, 2 for a wrong command line.
+ * pdfleet: `pdctl fleet` starts it.  The command line, the table of commands, and the commands that look at the fleet
+ * file alone: check, plan --output, render.  Exit codes: README.md.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -178,8 +178,6 @@ run_check(const struct line *l, const struct fleet *f)
 	const struct topo_host *here = l->host != NULL ? topo_host(f->t, l->host) : NULL;
 	int rc = 0;
 
-	if (l->output != NULL)
-		return wrong("--output is for plan only", "");
 	if (l->host != NULL && here == NULL)
 		return no_host(l, f);
 	fleets = mem_array(n, sizeof(*fleets));
@@ -255,24 +253,18 @@ run_plan(const struct line *l, const struct fleet *f)
 static int
 run_apply(const struct line *l, const struct fleet *f)
 {
-	if (l->output != NULL)
-		return wrong("--output is for plan only", "");
 	return apply_run(f->plan, f->runner, &l->apply);
 }
 
 static int
 run_roll(const struct line *l, const struct fleet *f)
 {
-	if (l->output != NULL)
-		return wrong("--output is for plan only", "");
 	return apply_roll(f->plan, f->runner, &l->apply);
 }
 
 static int
 run_status(const struct line *l, const struct fleet *f)
 {
-	if (l->output != NULL)
-		return wrong("--output is for plan only", "");
 	return status_show(f->plan, f->runner, l->host);
 }
 
@@ -313,8 +305,6 @@ begin_scale(const struct line *l)
 {
 	if (l->nwords == 0)
 		return wrong("scale needs words such as prefill=3", "");
-	if (l->output != NULL)
-		return wrong("--output is for plan only", "");
 	return scale_file(file_of(l), l->templates, l->words, l->nwords);
 }
 
@@ -336,15 +326,16 @@ static const struct {
 	/* before the file is loaded; the command ends unless it returns 0 */
 	int (*begin)(const struct line *l);
 	enum { NO_WORD, A_NAME, WORDS } takes; /* behind the command */
+	bool writes;                           /* has --output */
 } commands[] = {
-	{"check", run_check, NULL, NO_WORD},
-	{"plan", run_plan, NULL, NO_WORD},
-	{"apply", run_apply, NULL, NO_WORD},
-	{"roll", run_roll, NULL, NO_WORD},
-	{"status", run_status, NULL, NO_WORD},
-	{"logs", run_logs, NULL, A_NAME},
-	{"scale", run_scale, begin_scale, WORDS},
-	{"render", run_render, NULL, NO_WORD},
+	{"check", run_check, NULL, NO_WORD, false},
+	{"plan", run_plan, NULL, NO_WORD, true},
+	{"apply", run_apply, NULL, NO_WORD, false},
+	{"roll", run_roll, NULL, NO_WORD, false},
+	{"status", run_status, NULL, NO_WORD, false},
+	{"logs", run_logs, NULL, A_NAME, false},
+	{"scale", run_scale, begin_scale, WORDS, false},
+	{"render", run_render, NULL, NO_WORD, true},
 };
 
 static int
@@ -364,6 +355,8 @@ run(const struct line *l)
 		return wrong(l->command, " needs a name");
 	if (commands[i].takes != WORDS && l->nwords > (int)commands[i].takes)
 		return wrong("one command only; too much: ", l->words[commands[i].takes]);
+	if (l->output != NULL && !commands[i].writes)
+		return wrong("--output is for plan and render only", "");
 	if (l->nothers > 0 && commands[i].run != run_check)
 		return wrong("several files are for check only", "");
 	if (l->then_apply && commands[i].run != run_scale)

@@ -185,7 +185,7 @@ status(const struct runner *r, const char *unit, struct unit_status *ret)
 
 /*
  * The child writes its own pid file before it becomes the program.  So there is no moment at which the unit
- * runs and no file says so, whenever its parent is killed.  The child has the lock of `apply` (lock.h) until then.
+ * runs and no file says so, whenever its parent is killed.  The child has the lock of `apply` until then.
  */
 static _Noreturn void
 become(const struct unit_file *d, const char *log, const char *pid_path, int report)

@@ -1,4 +1,4 @@
-/* Writes rendered files below a folder. */
+/* Files, each written whole or not at all: below a folder, or one; and their bytes. */
 #pragma once
 #include "master/topology/render.h"
 

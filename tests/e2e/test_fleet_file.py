@@ -284,7 +284,7 @@ def test_pdctl_says_where_pdfleet_should_be(world):
 
 
 @pytest.mark.parametrize("args,word", [([], "a command is needed"), (["go"], "go is not a command"), (["check", "x"], "too much: x"),
-                                       (["check", "--output", "x"], "is for plan only"), (["--what"], "unrecognized option")])
+                                       (["check", "--output", "x"], "is for plan and render only"), (["--what"], "unrecognized option")])
 def test_wrong_command_lines(world, args, word):
     done = fleet(*args, "-f", written(world, simulated(world)), "-t", TEMPLATES)
     assert done.returncode == 2 and word in done.stderr
