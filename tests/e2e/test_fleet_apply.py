@@ -69,8 +69,8 @@ class Host:
             answer = c.post("/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 20, "stream": True})
             assert answer.status == 200 and answer.body.endswith(b"data: [DONE]\n\n"), answer.body
 
-    def stream(self, n=500):
-        """The head of its answer has come; its events take a second."""
+    def stream(self, n=250):
+        """The head of its answer has come; its events take half a second."""
         c = Client(("127.0.0.1", self.port))
         c.request("POST", "/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": n, "stream": True})
         assert c.read(head_only=True).status == 200

@@ -55,7 +55,7 @@ def test_an_upgraded_router_that_the_file_has_no_more_is_drained(make, reaper, f
     old = host.pids()["pdrouter"]
     streams = [host.stream()] if former == "finishing" else []
     with subprocess.Popen([BIN / "pdctl", "-s", host.dir / "ctl", "upgrade"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-        wait("the new instance", lambda: who_answers(host) not in (0, old) and alive(old) == (former != "gone"))
+        wait("the new instance", lambda: who_answers(host) not in (0, old) and not (former == "gone" and alive(old)))
         new, streams = who_answers(host), [*streams, host.stream()]
         host.has_router = False
         assert "stop pdrouter" in host.do("apply") and not alive(new) and not alive(old)
