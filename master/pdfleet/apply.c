@@ -19,7 +19,6 @@
 #include "shm/base/mem.h"
 
 #define EXIT_DIFFERS 3
-#define LISTED_MS 120000 /* the routers have probed a new engine by then */
 #define LOCK_TRIES 25 /* of 200 ms: a killed apply's child may still be about to start an engine */
 #define POLL_MS 50
 
@@ -196,14 +195,14 @@ is_listed(const struct host_view *v, const struct member *m)
 static int
 wait_listed(const struct host_view *v)
 {
-	const uint64_t end = clock_ms() + LISTED_MS;
+	const uint64_t end = clock_ms() + ROUTERS_UP_MS;
 
 	for (size_t i = 0; i < v->members.n; i++)
 		while (!is_listed(v, &v->members.v[i])) {
 			if (clock_ms() >= end)
 				return complain(
 					"%s: is healthy, but a router does not say up after %d s",
-					v->members.v[i].name, LISTED_MS / 1000);
+					v->members.v[i].name, ROUTERS_UP_MS / 1000);
 			(void)usleep(POLL_MS * 1000);
 		}
 	return 0;

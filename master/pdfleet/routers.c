@@ -119,16 +119,43 @@ routers_undrain(const struct routers *r, const char *url)
 	order(r, "undrain", url);
 }
 
+/* The words of the control socket. */
+static const char *const use_names[ROUTER_USE_N] = {
+	[ROUTER_USE_UNKNOWN] = NULL,
+	[ROUTER_USE_SERVING] = "serving",
+	[ROUTER_USE_DRAINING] = "draining",
+	[ROUTER_USE_GONE] = "gone",
+};
+
+const char *
+router_use_name(enum router_use use)
+{
+	return use_names[use];
+}
+
+static enum router_use
+use_of(const char *word)
+{
+	unsigned use = ROUTER_USE_N - 1;
+
+	while (use > ROUTER_USE_UNKNOWN && strcmp(use_names[use], word) != 0)
+		use--;
+	return use;
+}
+
 struct router_left
 routers_left_at(const struct routers *r, const char *url)
 {
 	struct membuf b = {.p = NULL};
-	struct router_left left = {.word = ""};
+	struct router_left left = {.use = ROUTER_USE_UNKNOWN};
+	char word[16];
 
-	if (say(r, "in-flight", url, &b) != CONTROL_OK ||
+	if (say(r, "in-flight", url, &b) == CONTROL_OK &&
 		sscanf(b.p, "%lu in flight, %lu KV outstanding, %15s", &left.requests, &left.kv,
-			left.word) != 3)
-		left = (struct router_left){.word = ""};
+			word) == 3)
+		left.use = use_of(word);
+	if (left.use == ROUTER_USE_UNKNOWN)
+		left.requests = left.kv = 0;
 	membuf_free(&b);
 	return left;
 }
@@ -136,15 +163,15 @@ routers_left_at(const struct routers *r, const char *url)
 bool
 routers_have_drained(const struct routers *r, const char *url)
 {
-	return strcmp(routers_left_at(r, url).word, "draining") == 0;
+	return routers_left_at(r, url).use == ROUTER_USE_DRAINING;
 }
 
 bool
 routers_know(const struct routers *r, const char *url)
 {
-	const struct router_left left = routers_left_at(r, url);
+	const enum router_use use = routers_left_at(r, url).use;
 
-	return left.word[0] != '\0' && strcmp(left.word, "gone") != 0;
+	return use == ROUTER_USE_SERVING || use == ROUTER_USE_DRAINING;
 }
 
 /* --- metrics

@@ -28,9 +28,18 @@ void routers_undrain(const struct routers *r, const char *url);
 bool routers_have_drained(const struct routers *r, const char *url);
 
 /* What the router of this host has at an engine, as its control socket tells. */
+enum router_use {
+	ROUTER_USE_UNKNOWN, /* no router of this host answers */
+	ROUTER_USE_SERVING,
+	ROUTER_USE_DRAINING,
+	ROUTER_USE_GONE, /* the router does not know the engine */
+	ROUTER_USE_N
+};
+/* NULL: it is unknown. */
+const char *router_use_name(enum router_use use);
 struct router_left {
 	unsigned long requests, kv;
-	char word[16]; /* serving, draining, gone; "": no router of this host answers */
+	enum router_use use;
 };
 struct router_left routers_left_at(const struct routers *r, const char *url);
 /* Whether a router has requests at the engine, or waits for a fetch of its KV.  A router that does not answer has none. */
@@ -44,6 +53,7 @@ enum routers_view {
 	ROUTERS_DOWN,    /* a router does not choose it */
 };
 enum routers_view routers_see(const struct routers *r, const char *url);
+#define ROUTERS_UP_MS 120000 /* routers have probed a new engine by then */
 /* No router keeps requests from it. */
 bool routers_say_up(const struct routers *r, const char *url);
 /* Nothing is left to wait for: a drain ends when someone ends it. */

@@ -143,13 +143,13 @@ show_running(struct look *l, const struct member *m)
 	const struct engine_says s = ask_engine(l, m->url);
 	const struct router_left left = routers_left_at(&l->routers, m->url);
 	const enum routers_view view = routers_see(&l->routers, m->url);
-	const bool gone = strcmp(left.word, "gone") == 0;
-	const char *word = gone || views[view] == NULL ? left.word : views[view];
+	const bool gone = left.use == ROUTER_USE_GONE;
+	const char *word = gone || views[view] == NULL ? router_use_name(left.use) : views[view];
 
 	(void)printf("  %s", s.health == HTTP_OK ? "healthy" : "unhealthy");
-	if (word[0] != '\0')
+	if (word != NULL)
 		(void)printf("  router %s", word);
-	if (left.word[0] != '\0')
+	if (left.use != ROUTER_USE_UNKNOWN)
 		(void)printf("  in-flight %lu", left.requests);
 	if (m->engine != NULL)
 		show_gpus(m->engine);

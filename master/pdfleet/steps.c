@@ -14,7 +14,6 @@
 
 #define POLL_MS 50       /* between two looks at engines and routers, at first */
 #define POLL_MAX_MS 1000 /* an engine that loads for minutes is not asked more often */
-#define UP_MS 120000     /* a router has probed the engine by then */
 
 /* What happens next to the engine: the same step to look again later. */
 typedef enum step step_fn(struct steps *s, struct member *m);
@@ -34,7 +33,7 @@ static const struct {
 	[STEP_STOP]        = {stop,        0, 0, NULL},
 	[STEP_START]       = {start,       0, 0, NULL},
 	[STEP_HEALTH]      = {health,      offsetof(struct steps, start_ms), 0, health_late},
-	[STEP_UP]          = {up,          0, UP_MS, up_late},
+	[STEP_UP]          = {up,          0, ROUTERS_UP_MS, up_late},
 	[STEP_BACK]        = {back,        0, 0, NULL},
 	[STEP_BACK_HEALTH] = {back_health, offsetof(struct steps, start_ms), 0, back_late},
 	[STEP_DONE]        = {NULL, 0, 0, NULL}, /* runs as the file says, and serves */
@@ -432,8 +431,8 @@ static enum step
 up_late(struct steps *s, struct member *m)
 {
 	(void)s;
-	(void)complain(
-		"%s: is healthy, but a router does not say up after %d s", m->name, UP_MS / 1000);
+	(void)complain("%s: is healthy, but a router does not say up after %d s", m->name,
+		ROUTERS_UP_MS / 1000);
 	return STEP_FAILED;
 }
 
