@@ -225,6 +225,7 @@ def test_an_engine_that_died_is_started_and_a_drain_is_ended(make):
     assert actions(host.do("apply"), "start") == ["start f-decode-0"]
     url = f"http://127.0.0.1:{host.ports['prefill'][0][0]}"
     subprocess.run([BIN / "pdctl", "-s", host.dir / "ctl", "drain", url], check=True, stdout=subprocess.DEVNULL)
+    assert "f-prefill-0  running  healthy  router draining  in-flight 0" in host.do("status")
     assert host.do("plan", "--keep-drains") == "" and host.do("apply", "--keep-drains") == ""
     assert host.do("plan", code=3) == "undrain f-prefill-0\n"
     assert host.do("apply") == "undrain f-prefill-0\n"
