@@ -63,7 +63,7 @@ def test_mode_owner_and_link_stay(world):
     (["prefill=8"], "decode.replicas: replica 0 does not fit", 1), (["prefill=0"], ":10: prefill.replicas: ", 1),
     (["prefill=3", "engines=1"], "engines: the fleet has no such group", 1), ([], "scale needs words", 2),
     (["prefill"], "write prefill=3", 2), (["prefill=x"], "write prefill=3", 2), (["pre=1"], "write prefill=3", 2),
-    (["prefill=3", "--output", "x"], "for plan only", 2)])
+    (["prefill=3", "--output", "x"], "for plan and render only", 2)])
 def test_a_refusal_writes_nothing(world, words, says, code):
     path = world.dir / "fleet.yaml"
     path.write_text(FILE)
