@@ -396,7 +396,7 @@ set_mode(const struct conf_key *k, void *base, const char *text, char what[CONF_
 
 	if (n < 3 || n > 4 || text[strspn(text, "01234567")] != '\0' || (n == 4 && text[0] != '0'))
 		return bad(what, "%.20s is not a mode in octal such as 0660", text);
-	*(uint32_t *)member(k, base) = (uint32_t)strtoul(text, NULL, 8);
+	*(uint32_t *)member_at(k, base) = (uint32_t)strtoul(text, NULL, 8);
 	return 0;
 }
 
@@ -473,7 +473,7 @@ set_notices(const struct conf_key *k, void *base, const char *text, char what[CO
 static int
 add_listen(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	struct conf_listen **list = member(k, base);
+	struct conf_listen **list = member_at(k, base);
 	size_t *n = (size_t *)(void *)((char *)base + k->noff);
 	const struct conf_listen *other;
 	struct conf_listen l = {.text = NULL};
