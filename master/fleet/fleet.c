@@ -58,7 +58,7 @@ on_down(struct engine *e)
 }
 
 static void
-on_answered(struct engine *e)
+on_accepted(struct engine *e)
 {
 	ejected_probed(endpoint_of_engine(e));
 }
@@ -101,7 +101,7 @@ on_changed(struct engine *e, bool later)
 static const struct probe_ops on_probe = {
 	.up = on_up,
 	.down = on_down,
-	.answered = on_answered,
+	.accepted = on_accepted,
 	.unlearned = on_unlearned,
 	.misconfigured = on_misconfigured,
 	.restarted = on_restarted,

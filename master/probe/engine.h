@@ -35,8 +35,8 @@ struct probe_ops {
 	void (*up)(struct engine *);
 	/* An engine that was up, or that is still starting, has failed `fall` rounds. */
 	void (*down)(struct engine *);
-	/* An engine that is up has answered one more round. */
-	void (*answered)(struct engine *);
+	/* An engine that is up has answered one more round, on a new connection. */
+	void (*accepted)(struct engine *);
 	/* An engine that was up must be learned anew: up() follows when it has been. */
 	void (*unlearned)(struct engine *);
 	/* The engine answers, and reports that it is not what the configuration says. */

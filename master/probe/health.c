@@ -15,6 +15,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
+#include "shm/eject.h"
 #include "shm/metrics.h"
 
 /*
@@ -297,7 +298,8 @@ stay_up(struct health *h)
 	struct engine *e = h->engine;
 
 	h->reason[0] = '\0';
-	e->prober->ops->answered(e);
+	if (h->kept == 0)
+		e->prober->ops->accepted(e);
 }
 
 static void
@@ -454,8 +456,10 @@ time_left(const struct health *h)
 static bool
 kept_will_do(const struct health *h)
 {
+	const struct engine *e = h->engine;
+
 	return h->standing == UP && h->bad == 0 && !h->doubted && h->tried == 0 &&
-	       h->kept < KEPT_ROUNDS;
+	       h->kept < KEPT_ROUNDS && !eject_is_out(e->prober->seg, e->slot);
 }
 
 static void

@@ -146,9 +146,22 @@ report(struct learn *l, const char *why, bool local)
 static const char *
 missing_model(const struct engine *e)
 {
-	for (size_t i = 0; e->models.n > 0 && i < e->pool->nmodels; i++)
-		if (!models_has(&e->models, e->pool->models[i]))
-			return e->pool->models[i];
+	const struct model_set *m = &e->models;
+	size_t next = 0; /* a configuration often has the engine's names in the same order */
+
+	for (size_t i = 0; m->n > 0 && i < e->pool->nmodels; i++) {
+		const char *name = e->pool->models[i];
+		const struct model_card *card;
+
+		if (next < m->n && strcmp(m->names[next], name) == 0) {
+			next++;
+			continue;
+		}
+		card = models_card(m, name);
+		if (card == NULL)
+			return name;
+		next = (size_t)(card - m->cards) + 1;
+	}
 	return NULL;
 }
 

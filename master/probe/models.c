@@ -163,59 +163,48 @@ models_read(const char *text, size_t len, const char *const *wanted, size_t nwan
 /* --- the digest -------------------------------------------------------------------------- */
 
 /*
- * Characters of an answer that models_read() does not use, and that differ in each answer of vLLM.
- * Quotation marks inside a string have a backslash before them.  So in JSON `before` ends in the
- * name of a member, and the reader asks for no member of that name.
+ * vLLM writes the time into each answer, and permissions with ids that are drawn anew.  models_read()
+ * asks for no member of these names.  A quotation mark inside a string has a backslash before it, so in
+ * JSON the last one of CREATED and PERMISSION ends the name of a member.
  */
-static const struct {
-	const char *before;
-	unsigned base; /* of the digits that follow */
-} drawn_anew[] = {
-	{"\"created\":", 10},
-	{"\"permission\":[{\"id\":\"modelperm-", 16},
-};
-#define NDRAWN (sizeof(drawn_anew) / sizeof(drawn_anew[0]))
+#define CREATED "\"created\":"
+#define PERMISSION "\"permission\":[{"
 
-/* Where the text that begins at `from` is first drawn anew; NULL: nowhere. */
 static const char *
-next_drawn(const char *from, const char *end, size_t kind)
+find(const char *from, const char *end, const char *what)
 {
-	const char *before = drawn_anew[kind].before;
-	const char *at = memmem(from, (size_t)(end - from), before, strlen(before));
-
-	return at == NULL ? NULL : at + strlen(before);
+	return memmem(from, (size_t)(end - from), what, strlen(what));
 }
 
-static bool
-is_digit(char c, unsigned base)
+/* Without the digits of times. */
+static uint64_t
+digest_of(const char *from, const char *end, uint64_t digest)
 {
-	return (unsigned char)(c - '0') < 10 || (unsigned char)(c - 'a') < base - 10;
+	for (const char *at; (at = find(from, end, CREATED)) != NULL;) {
+		at += strlen(CREATED);
+		digest = XXH3_64bits_withSeed(from, (size_t)(at - from), digest);
+		for (from = at; from < end && *from >= '0' && *from <= '9';)
+			from++;
+	}
+	return XXH3_64bits_withSeed(from, (size_t)(end - from), digest);
 }
 
 uint64_t
 models_digest(const char *text, size_t len, const char *const *wanted, size_t nwanted)
 {
-	const char *from = text, *end = text + len, *next[NDRAWN];
+	const char *from = text, *end = text + len;
 	uint64_t digest = nwanted;
 
 	for (size_t i = 0; i < nwanted; i++)
 		digest = XXH3_64bits_withSeed(wanted[i], strlen(wanted[i]) + 1, digest);
-	for (size_t k = 0; k < NDRAWN; k++)
-		next[k] = next_drawn(text, end, k);
-	for (;;) {
-		size_t first = 0;
-
-		for (size_t k = 1; k < NDRAWN; k++)
-			if (next[first] == NULL || (next[k] != NULL && next[k] < next[first]))
-				first = k;
-		if (next[first] == NULL)
-			return XXH3_64bits_withSeed(from, (size_t)(end - from), digest);
-		digest = XXH3_64bits_withSeed(from, (size_t)(next[first] - from), digest);
-		from = next[first];
-		while (from < end && is_digit(*from, drawn_anew[first].base))
-			from++;
-		next[first] = next_drawn(from, end, first);
+	for (const char *at; (at = find(from, end, PERMISSION)) != NULL;) {
+		at += strlen(PERMISSION);
+		digest = digest_of(from, at, digest);
+		/* the first brace is inside the permission, or ends it */
+		from = memchr(at, '}', (size_t)(end - at));
+		from = from == NULL ? end : from;
 	}
+	return digest_of(from, end, digest);
 }
 
 bool

@@ -38,9 +38,9 @@ struct model_set { /* sorted, no name twice */
 int models_read(const char *text, size_t len, const char *const *wanted, size_t nwanted,
 	struct model_set *ret, size_t *ret_left_out);
 /*
- * A number of what models_read() makes of the answer: two answers with the same digest and the same
- * wanted names give the same set.  The opposite need not hold.  What vLLM draws anew for each
- * answer is left out: the time, and the ids of the permissions.
+ * A number of what models_read() makes of the answer: two well-formed answers with the same digest and
+ * the same wanted names give the same set.  The opposite need not hold.  What vLLM draws anew for each
+ * answer is left out: the time, and the permissions.
  */
 uint64_t models_digest(const char *text, size_t len, const char *const *wanted, size_t nwanted);
 bool models_has(const struct model_set *m, const char *name);

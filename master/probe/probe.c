@@ -573,7 +573,8 @@ static void
 on_io(evutil_socket_t fd, short what, void *arg)
 {
 	static void (*const step[STATE_N])(struct probe *) = {
-		[IDLE] = hang_up, /* the engine closes it, or says what nobody has asked for */
+		[IDLE] =
+			hang_up, /* the engine closes it, or sends bytes that belong to no request */
 		[CONNECT] = on_connected,
 		[SEND] = on_writable,
 		[HEAD] = on_readable,

@@ -1,4 +1,5 @@
 /* Probes and scrapes against engines that run in the same loop. */
+#include "shm/eject.h" /* before `seg` has a meaning */
 #include "tests/unit/master/engines.h"
 
 #include <arpa/inet.h>
@@ -408,6 +409,29 @@ Test(health, an_engine_that_accepts_no_more_is_down)
 	f->listener = NULL;
 	cr_assert(wait_for(is_down, f, 5000));
 	cr_assert_neq(strstr(health_reason(&endpoint_of(f->url)->engine), "refused"), NULL);
+}
+
+/* A good probe brings back an engine that could not be reached: it must show that it can. */
+Test(health, an_ejected_engine_is_asked_on_new_connections)
+{
+	struct fake *f = fake_new("127.0.0.1"), *other = fake_new("127.0.0.1");
+	struct conf *c = conf_make();
+	struct conf_pool *p = conf_pool(c, "main", "m");
+	unsigned asked, opened;
+
+	conf_endpoint(p, ROLE_DECODE, f->url);
+	conf_endpoint(p, ROLE_DECODE, other->url);
+	p->ejection = (struct conf_ejection){
+		.failures = 1, .max_percent = 100, .time_ms = 60000, .max_ms = 60000};
+	apply(c);
+	cr_assert(wait_for(is_scraped, f, 5000) && wait_for(is_up, other, 5000));
+	cr_assert_neq(eject_bad_answer(seg, &table_now()->pools[0], ROLE_DECODE,
+			      row_of(f->url)->slot, true, clock_ms()),
+		0);
+	asked = f->nhealth;
+	opened = health_conns(f);
+	cr_assert(wait_for(asked_twenty_times, f, 5000));
+	cr_assert_geq(health_conns(f) - opened + 1, f->nhealth - asked, "one may be under way");
 }
 
 static struct probe_answer answers[4];

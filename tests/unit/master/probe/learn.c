@@ -220,8 +220,10 @@ Test(learn, a_digest_of_a_list_leaves_out_what_is_drawn_anew)
 		"{\"id\":\"modelperm-2\"}", "{\"root\":\"\\\"created\\\":1\"}",
 		"{\"root\":\"\\\"created\\\":2\"}", "{\"created\":1}", "{\"created\":\"1\"}",
 		"{\"created\":\"2\"}", "{\"created\":1a}", "{\"max_model_len\":1}",
-		"{\"max_model_len\":2}", "{\"parent\":\"1\"}", "{\"parent\":\"2\"}",
-		"{\"owned_by\":\"1\"}", "{\"owned_by\":\"2\"}", CARD("1", "2", "3")};
+		"{\"permission\":[{\"id\":\"1\"}],\"root\":\"1\"}",
+		"{\"permission\":[{\"id\":\"2\"}],\"root\":\"2\"}", "{\"max_model_len\":2}",
+		"{\"parent\":\"1\"}", "{\"parent\":\"2\"}", "{\"owned_by\":\"1\"}",
+		"{\"owned_by\":\"2\"}", CARD("1", "2", "3")};
 	const size_t n = sizeof(others) / sizeof(others[0]);
 
 	cr_assert_eq(digest(cards[0], NULL), digest(cards[1], NULL));
