@@ -69,6 +69,10 @@ K("client.rate", RATE, live.client_rate, 0, 1000000, "0", LIVE,					\
 	"requests of one client per second (10), minute (30/m) or hour (100/h); more gets 429; 0: no limit") \
 K("client.burst", COUNT, live.client_burst, 0, 1000000, "0", LIVE,					\
 	"token-bucket size of client.rate; 0: equal to the rate")				\
+L("client.proxy_networks", NETWORKS, proxy_networks, nproxy_networks, 0, 64, "[]", GENERATION,		\
+	"networks of proxies before the router: limits and the log take the client's address from their X-Forwarded-For") \
+K("client.proxy_protocol", BOOL, proxy_protocol, 0, 0, "false", GENERATION,				\
+	"true: connections from client.proxy_networks begin with a header of the PROXY protocol, version 1 or 2")	\
 K("client.id_header", HEADER, client_id_header, 0, 127, "", GENERATION,				\
 	"header that identifies a client in place of API key and address, such as X-Forwarded-For (its last address); only behind a proxy that sets it; \"\": none") \
 K("upstream.idle_timeout", DURATION, live.upstream_idle_ms, 1, CONF_HOUR, "4s", LIVE,			\

@@ -10,6 +10,7 @@
 #include "master/config/conf_read.h"
 #include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
+#include "shm/base/net.h"
 
 #define AUTO_WORKERS_MAX 8
 #define STATE_FILE "state.json"
@@ -55,6 +56,7 @@ conf_free(struct conf **conf)
 	free(c->pools);
 	free(c->listen);
 	free(c->admin_listen);
+	free(c->proxies);
 	free(c->notifier_key);
 	free(c->key_lines);
 	free(c->path);
@@ -169,6 +171,17 @@ set_notifier_key(struct conf *c)
 			append(&c->notifier_key, c->pools[i].announce_networks[k]);
 }
 
+/* As read: add_network() has checked them. */
+static void
+set_proxies(struct conf *c)
+{
+	free(c->proxies);
+	c->proxies = mem_array(c->nproxy_networks, sizeof(*c->proxies));
+	c->nproxies = c->nproxy_networks;
+	for (size_t i = 0; i < c->nproxies; i++)
+		(void)net_parse(c->proxy_networks[i], &c->proxies[i]);
+}
+
 /* A size that is not given grows with the need. */
 static int
 check_limits(struct conf_read *r)
@@ -183,6 +196,9 @@ check_limits(struct conf_read *r)
 	if (c->cors_credentials != 0 && conf_strs_has(c->cors_origins, c->ncors_origins, "*"))
 		return fail_root(r, "cors.credentials", "cors.origins",
 			"needs origins by name: browsers refuse it with *");
+	if (c->proxy_protocol != 0 && c->nproxy_networks == 0)
+		return fail_root(r, "client.proxy_protocol", "client.proxy_networks",
+			"has no effect without client.proxy_networks: set those too");
 	if (c->live.client_burst > 0 && c->live.client_rate.n == 0)
 		return fail_root(r, "client.burst", "client.rate",
 			"has no effect without client.rate: set client.rate too");
@@ -202,6 +218,7 @@ conf_finish(struct conf_read *r)
 	if (set_lmcache_listen(r) != 0 || check_limits(r) != 0)
 		return -1;
 	set_notifier_key(c);
+	set_proxies(c);
 	if (c->workers_auto) {
 		c->workers = usable_cpus();
 		c->workers = c->workers > AUTO_WORKERS_MAX ? AUTO_WORKERS_MAX : c->workers;

@@ -14,6 +14,8 @@
 #include "shm/base/connector_list.h"
 #include "shm/base/log.h"
 
+struct net;
+
 enum role { ROLE_PREFILL, ROLE_DECODE, ROLE_N };
 #define CONNECTOR_ID(id, ...) CONNECTOR_##id,
 enum connector_kind { CONNECTOR_LIST(CONNECTOR_ID) CONNECTOR_N };
@@ -305,6 +307,13 @@ struct conf {
 	char **cors_headers;
 	size_t ncors_headers;
 	uint32_t cors_credentials;
+	/* of proxies before the router, as written and as read */
+	char **proxy_networks;
+	size_t nproxy_networks;
+	struct net *proxies;
+	size_t nproxies;
+	uint32_t
+		proxy_protocol; /* 1: their connections begin with a header of the PROXY protocol */
 	/* header that identifies a client instead of its API key and address; or NULL */
 	char *client_id_header;
 

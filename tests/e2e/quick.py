@@ -58,6 +58,7 @@ QUICK = {
     "test_policy.py": "test_policies_by_role",
     "test_pools.py": "test_all_at_once",
     "test_processes.py": "test_sigterm_lets_streams_finish",
+    "test_proxies.py": "test_limits_are_of_the_client",
     "test_queue.py": "test_an_engine_that_comes_up_serves_who_waits",
     "test_refusal.py": "test_an_engine_that_refuses_what_others_accept",
     "test_release.py": "test_client_gone_between_the_legs",

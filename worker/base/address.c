@@ -2,9 +2,20 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "worker/base/lines.h"
+
+struct address
+address_of_ipv6(const struct in6_addr *ip)
+{
+	const bool mapped = IN6_IS_ADDR_V4MAPPED(ip);
+	struct address a = {.family = mapped ? AF_INET : AF_INET6};
+
+	memcpy(a.ip, ip->s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
+	return a;
+}
 
 struct address
 address_of(const struct sockaddr_storage *ss)
@@ -13,15 +24,11 @@ address_of(const struct sockaddr_storage *ss)
 	const struct sockaddr_in6 *in6 = (const void *)ss;
 	struct address a = {.family = AF_UNSPEC};
 
+	if (ss->ss_family == AF_INET6)
+		return address_of_ipv6(&in6->sin6_addr);
 	if (ss->ss_family == AF_INET) {
 		a.family = AF_INET;
 		memcpy(a.ip, &in->sin_addr, 4);
-	} else if (ss->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
-		a.family = AF_INET;
-		memcpy(a.ip, in6->sin6_addr.s6_addr + 12, 4);
-	} else if (ss->ss_family == AF_INET6) {
-		a.family = AF_INET6;
-		memcpy(a.ip, &in6->sin6_addr, 16);
 	}
 	return a;
 }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "proto/http/http.h"
+#include "proto/wire/proxy.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/accept.h"
@@ -14,6 +15,7 @@
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/net/listen.h"
+#include "worker/request/forwarded.h"
 
 /* bytes a client may send ahead of its answer before it is not read any more */
 #define CLIENT_AHEAD (64u << 10)
@@ -35,6 +37,9 @@ client_new(struct worker *w, int fd, const struct client_origin *from, const str
 	c->w = w;
 	c->ops = ops;
 	c->from = *from;
+	if (w->conf->proxy_protocol != 0 && from->door == DOOR_CLIENTS &&
+		forwarded_by_proxy(w->conf, &from->address))
+		c->first = FIRST_PROXY;
 	c->sock.on_read = on_client_read;
 	c->sock.on_drained = on_client_drained;
 	c->sock.on_error = on_client_error;
@@ -180,10 +185,56 @@ on_client_read(void *arg)
 		keep_rest(c, c->w->buf + used, (size_t)n - used);
 }
 
+/* Of a client that the proxy does not name nothing is known: what its requests say is not believed either. */
+static struct address
+named_by(const struct proxy_from *from)
+{
+	struct address a = {.family = AF_UNSPEC};
+	struct in6_addr six;
+
+	if (from->version == 6) {
+		memcpy(&six, from->ip, sizeof(six));
+		return address_of_ipv6(&six);
+	}
+	if (from->version == 4) {
+		a.family = AF_INET;
+		memcpy(a.ip, from->ip, 4);
+	}
+	return a;
+}
+
+/* A peer that writes no header, or a broken one, is not served: its requests would be taken for the proxy's own. */
+static size_t
+consume_proxy(struct client *c, const char *p, size_t n)
+{
+	struct proxy_from from;
+	const ssize_t used = proxy_read(p, n, &from);
+
+	if (used < 0) {
+		metric_add(c->w->slab, M_BAD_PROXY, 1);
+		client_end(c);
+		return n;
+	}
+	if (used == 0 && c->first == FIRST_PROXY) {
+		c->first = FIRST_PROXY_REST;
+		c->deadline_ms = clock_ms() + c->w->conf->live.client_head_ms;
+		visit_soon(&c->w->client_rounds, &c->visit);
+	}
+	if (used > 0) {
+		c->first = FIRST_REQUEST;
+		c->deadline_ms = clock_ms() + c->w->conf->live.client_idle_ms;
+		c->from.address = named_by(&from);
+	}
+	return (size_t)used;
+}
+
 static size_t
 consume(struct client *c, const char *p, size_t n)
 {
 	size_t blank;
+
+	if (c->first != FIRST_REQUEST)
+		return consume_proxy(c, p, n);
 
 	if (c->req == NULL) {
 		blank = http_skip_blank(p, n);

@@ -39,7 +39,14 @@ struct client_ops {
 /* Where a connection comes from. */
 struct client_origin {
 	enum door door;
-	struct address address;
+	struct address address; /* of the peer; after a header of the PROXY protocol the client's */
+};
+
+/* What the next bytes of a connection are. */
+enum client_first {
+	FIRST_REQUEST,
+	FIRST_PROXY,      /* a header of the PROXY protocol, which says whom the proxy speaks for */
+	FIRST_PROXY_REST, /* the rest of one, within client.head_timeout */
 };
 
 struct client {
@@ -47,6 +54,7 @@ struct client {
 	struct worker *w;
 	const struct client_ops *ops;
 	struct client_origin from;
+	enum client_first first;
 	struct req *req;      /* being read, worked on or answered; NULL between requests */
 	struct evbuffer *in;  /* bytes read and not consumed yet; NULL when empty */
 	size_t scanned;       /* bytes of `in` that were searched for a head's end */

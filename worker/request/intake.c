@@ -14,6 +14,7 @@
 #include "worker/base/text.h"
 #include "worker/request/client.h"
 #include "worker/request/cors.h"
+#include "worker/request/forwarded.h"
 #include "worker/request/limit.h"
 #include "worker/request/req.h"
 
@@ -160,6 +161,7 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 	req->head_only = h->method == HTTP_M_HEAD;
 	req->keep_alive = h->keep_alive;
 	req->http10 = h->minor == 0;
+	req->from = forwarded_client(req->w->conf, &req->from, h);
 	req->job.facts.route = cors_take(&req->cors, req->w->conf, req->client->from.door, h)
 				       ? ROUTE_PREFLIGHT
 				       : route_find(h->path);

@@ -86,15 +86,15 @@ name_of(const struct http_head *h, const char *header)
 }
 
 static uint64_t
-hash_of_client(const struct seg *seg, const struct http_head *h, const struct client *c)
+hash_of_client(const struct seg *seg, const struct http_head *h, const struct req *req)
 {
-	const struct span name = name_of(h, c->w->conf->client_id_header), key = key_of(h);
+	const struct span name = name_of(h, req->w->conf->client_id_header), key = key_of(h);
 
 	if (name.n > 0)
 		return quota_hash(seg, KIND_NAMED, name.p, name.n);
 	if (key.n > 0)
 		return quota_hash(seg, KIND_KEY, key.p, key.n);
-	return limit_hash_address(seg, &c->from.address);
+	return limit_hash_address(seg, &req->from);
 }
 
 static uint32_t
@@ -122,8 +122,8 @@ limit_enter(struct req *req, const struct http_head *h)
 
 	if (terms.max_inflight == 0 && terms.rate == 0)
 		return END_OK;
-	v = quota_enter(w->seg, w->slot, hash_of_client(w->seg, h, req->client), &terms,
-		clock_us() * 1000, &pass);
+	v = quota_enter(
+		w->seg, w->slot, hash_of_client(w->seg, h, req), &terms, clock_us() * 1000, &pass);
 	metric_add(w->slab, M_CLIENTS_FORGOTTEN, pass.evicted);
 	if (v == QUOTA_ADMITTED)
 		req->quota = pass.entry + 1;

@@ -589,6 +589,7 @@ static const struct bad {
 	{ OF("p2p_nccl", "p2p_nccl: {fanout: true}"), 3, "pools[0].p2p_nccl.fanout", "it belongs to nixl" },
 	{ PAIR("lmcache", "", "receiver_init_port: [7300, 7300]"), 4, "pools[0].decode[0].receiver_init_port[1]", "7300 is in the list twice" },
 	{ "admin: {listen: [\"0.0.0.0:8000\"]}\n" POOLS, 1, "listen", "0.0.0.0:8000 is there twice" },
+	{ "client: {proxy_protocol: true}\n" POOLS, 1, "client.proxy_protocol", "no effect without client.proxy_networks" },
 	{ "cors: {origins: [\"*\"], credentials: true}\n" POOLS, 1, "cors.credentials", "needs origins by name" },
 	{ "cors: {origins: [\"https://a/\"]}\n" POOLS, 1, "cors.origins[0]", "https://a/ is not an origin" },
 	{ "cors: {origins: [\"https://A.test\"]}\n" POOLS, 1, "cors.origins[0]", "lower case" },
@@ -2112,7 +2113,7 @@ Test(conf, every_key_is_written)
 		" max_buffered: 2GiB}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16}\n"
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
-		" burst: 7, id_header: X-Real-IP, tcp_user: 8s}\n"
+		" burst: 7, proxy_networks: [10.9.0.0/16], proxy_protocol: true, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 6s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\n"
