@@ -2,7 +2,7 @@
 #pragma once
 #include "master/topology/engine.h"
 
-#define TOPO_PARTS 7
+#define TOPO_PARTS 8
 
 /* In the order in which they apply; returns their number. */
 static inline size_t
@@ -20,6 +20,8 @@ topo_parts(const struct topo_plan *p, const struct topo_engine *e,
 
 	ret[n++] = &t->all;
 	ret[n++] = role[e->role];
+	if (p->t->engine.venv != NULL && p->t->engine.container == NULL && p->container == NULL)
+		ret[n++] = &t->venv;
 	if (e->gpus.n > 0)
 		ret[n++] = &t->gpus;
 	if (e->group->data_parallel > 1)

@@ -72,7 +72,8 @@ struct topo_template {
 	char *version_path;                 /* of an engine's answer with a member `version` */
 	uint32_t needs_gpus, needs_version; /* 0, 1 */
 	struct topo_part all, prefill, decode, engines;
-	struct topo_part gpus;          /* of engines whose GPUs are planned */
+	struct topo_part venv; /* of engines that run from engine.venv, without a container */
+	struct topo_part gpus; /* of engines whose GPUs are planned */
 	struct topo_part data_parallel; /* of engines with several data-parallel ranks */
 	struct topo_settings pool, router;
 	struct topo_connector *connectors;

@@ -259,6 +259,8 @@ static const struct conf_key template_rows[] = {
 	TOPO_OWN("prefill", read_part, topo_template, prefill, "(none)", "for prefill engines"),
 	TOPO_OWN("decode", read_part, topo_template, decode, "(none)", "for decode engines"),
 	TOPO_OWN("engines", read_part, topo_template, engines, "(none)", "without disaggregation"),
+	TOPO_OWN("venv", read_part, topo_template, venv, "(none)",
+		"for engines that run from engine.venv, without a container"),
 	TOPO_OWN("gpus", read_part, topo_template, gpus, "(none)",
 		"for engines whose GPUs are planned"),
 	TOPO_OWN("data_parallel", read_part, topo_template, data_parallel, "(none)",
@@ -351,6 +353,7 @@ topo_template_free(struct topo_template **template)
 	part_free(&t->prefill);
 	part_free(&t->decode);
 	part_free(&t->engines);
+	part_free(&t->venv);
 	part_free(&t->gpus);
 	part_free(&t->data_parallel);
 	topo_texts_free(&t->command);

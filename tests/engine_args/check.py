@@ -23,7 +23,7 @@ LMCACHE_SINCE = "0.3.7"
 SHAPES = {"plain": ({}, False), "tensor": ({"tensor_parallel": 2}, False), "rdma": ({"tensor_parallel": 2}, True),
           "data": ({"data_parallel": 2}, False), "data tensor rdma": ({"data_parallel": 2, "tensor_parallel": 2}, True)}
 # what the engines' own sources do not define
-OTHERS = re.compile("CUDA_VISIBLE_DEVICES|PYTHONHASHSEED|UCX_NET_DEVICES|PDROUTER_.*|HF_.*|PYTORCH_.*|NCCL_.*")
+OTHERS = re.compile("PATH|CUDA_VISIBLE_DEVICES|PYTHONHASHSEED|UCX_NET_DEVICES|PDROUTER_.*|HF_.*|PYTORCH_.*|NCCL_.*")
 NEEDED = {"LMCACHE_REMOTE_URL": "lm://10.0.0.9:65432"}
 
 

@@ -15,6 +15,7 @@
 	"   cleanup: [/bin/podman, rm, \"${name}\"], unit: [Delegate=yes]}]\n"                                          \
 	"needs_version: true\n"                                                                                         \
 	"since: \"0.5\"\n"                                                                                              \
+	"venv: {env: {PATH: \"${venv}/bin:/bin\"}}\n"                                                                   \
 	"gpus: {env: {GPUS: \"${gpus}\"}}\n"                                                                            \
 	"router: {health_timeout: 20s}\n"                                                                               \
 	"data_parallel: {args: [--ranks, \"${data_parallel}\"], endpoint: {dp_ranks: \"${data_parallel}\"}}\n"          \

@@ -330,3 +330,33 @@ Test(plan, all_is_found_in_the_order_of_lines)
 		cr_expect_leq(m.plan->findings[i - 1].line, m.plan->findings[i].line);
 	unmake(&m);
 }
+
+static const char *
+variable(const struct made *m, const char *name, const char *variable)
+{
+	const struct topo_setting *s = topo_setting(&engine(m, name)->env, variable);
+
+	return s != NULL ? s->value.text : NULL;
+}
+
+#define RUN_BY(how)                                                                                \
+	"fleet: f\nmodel: {path: m}\nengine: {kind: vllm, version: \"0.12\"" how "}\n" HOSTS       \
+	"engines: {}\n"
+
+/* An engine of a venv finds the programs of the venv; a container has a PATH of its own. */
+Test(plan, path_of_a_venv)
+{
+	struct made m = make_good(RUN_BY(", venv: /venv"));
+
+	cr_expect_str_eq(variable(&m, "f-engines-0", "PATH"), "/venv/bin:/bin");
+	unmake(&m);
+	m = make_good(RUN_BY(", venv: /venv, container: image"));
+	cr_expect_null(variable(&m, "f-engines-0", "PATH"));
+	unmake(&m);
+	m = make_good(RUN_BY(""));
+	cr_expect_null(variable(&m, "f-engines-0", "PATH"));
+	unmake(&m);
+	m = make_good(FLEET HOSTS "engines: {env: {PATH: /own}}\n");
+	cr_expect_str_eq(variable(&m, "f-engines-0", "PATH"), "/own");
+	unmake(&m);
+}
