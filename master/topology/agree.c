@@ -7,10 +7,11 @@
 #include "master/topology/read.h"
 #include "shm/base/mem.h"
 
-/* Engines take --block_size for --block-size. */
-static bool
-is_same_flag(const char *a, const char *b, size_t n)
+bool
+topo_same_flag(const char *a, size_t na, const char *b, size_t n)
 {
+	if (na != n)
+		return false;
 	for (size_t i = 0; i < n; i++)
 		if (a[i] != b[i] && !(a[i] == '_' && b[i] == '-'))
 			return false;
@@ -26,11 +27,11 @@ flag(const struct topo_texts *argv, const char *name, size_t n, const char **ret
 	for (size_t i = 0; i < argv->n; i++) {
 		const char *word = argv->v[i].text;
 
-		if (strlen(word) < n || !is_same_flag(word, name, n))
+		if (!topo_same_flag(word, strcspn(word, "="), name, n))
 			continue;
 		if (word[n] == '=')
 			*ret = word + n + 1;
-		else if (word[n] == '\0' && i + 1 < argv->n)
+		else if (i + 1 < argv->n)
 			*ret = argv->v[i + 1].text;
 		else
 			continue;

@@ -8,3 +8,5 @@
  * any other word: a variable.
  */
 void topo_agree(struct topo_plan *p);
+/* `a` is a word of the user, `b` a flag: engines take --block_size for --block-size. */
+bool topo_same_flag(const char *a, size_t na, const char *b, size_t nb);

@@ -168,27 +168,29 @@ router_address_of(const struct scope *s)
 static const struct {
 	const char *name;
 	char *(*value)(const struct scope *s);
+	const char *
+		key; /* of the fleet file, where the plan decides the value; NULL: args and env may differ from it */
 } names[] = {
-	{"name", name_of},
-	{"fleet", fleet_of},
-	{"role", role_of},
-	{"replica", replica_of},
-	{"address", address_of},
-	{"all_addresses", all_addresses_of},
-	{"host", host_of},
-	{"rdma", rdma_of},
-	{"rdma_ports", rdma_ports_of},
-	{"gpus", gpus_of},
-	{"model", model_of},
-	{"served_as", served_as_of},
-	{"version", version_of},
-	{"venv", venv_of},
-	{"tensor_parallel", tensor_parallel_of},
-	{"data_parallel", data_parallel_of},
-	{"image", image_of},
-	{"program", program_of},
-	{"file", file_of},
-	{"router.address", router_address_of},
+	{"name", name_of, NULL},
+	{"fleet", fleet_of, NULL},
+	{"role", role_of, NULL},
+	{"replica", replica_of, NULL},
+	{"address", address_of, "address of the host"},
+	{"all_addresses", all_addresses_of, NULL},
+	{"host", host_of, NULL},
+	{"rdma", rdma_of, NULL},
+	{"rdma_ports", rdma_ports_of, NULL},
+	{"gpus", gpus_of, "gpus of hosts or overrides"},
+	{"model", model_of, "model.path"},
+	{"served_as", served_as_of, "model.served_as"},
+	{"version", version_of, NULL},
+	{"venv", venv_of, NULL},
+	{"tensor_parallel", tensor_parallel_of, "tensor_parallel"},
+	{"data_parallel", data_parallel_of, "data_parallel"},
+	{"image", image_of, NULL},
+	{"program", program_of, NULL},
+	{"file", file_of, NULL},
+	{"router.address", router_address_of, NULL},
 };
 #define NNAMES (sizeof(names) / sizeof(names[0]))
 
@@ -227,9 +229,8 @@ find(const char *name, size_t n)
 	return -1;
 }
 
-/* The next ${name} from `text` on: its start, and its length with the braces; NULL: none. */
-static const char *
-next_name(const char *text, size_t *ret_n)
+const char *
+topo_names_next(const char *text, size_t *ret_n)
 {
 	const char *at = strstr(text, "${");
 
@@ -243,7 +244,7 @@ topo_names_check(const char *text, size_t *ret_n)
 {
 	const char *at = text;
 
-	while ((at = next_name(at, ret_n)) != NULL) {
+	while ((at = topo_names_next(at, ret_n)) != NULL) {
 		if (*ret_n > strlen(at)) { /* no closing brace */
 			*ret_n = strlen(at);
 			return at;
@@ -253,6 +254,20 @@ topo_names_check(const char *text, size_t *ret_n)
 		at += *ret_n;
 	}
 	return NULL;
+}
+
+char *
+topo_names_key(const char *name, size_t n)
+{
+	int i = find(name, n);
+	size_t skip;
+
+	if (i < 0 || (size_t)i == NNAMES + ROUTER_PORT)
+		return NULL;
+	if ((size_t)i < NNAMES)
+		return mem_strdup(names[i].key);
+	skip = strlen(families[(size_t)i - NNAMES]);
+	return mem_printf("ports: {%.*s: ...}", (int)(n - skip), name + skip);
 }
 
 static char *
@@ -304,7 +319,7 @@ topo_names_replace(
 	char *value;
 	size_t n = 0;
 
-	while ((at = next_name(text, &n)) != NULL) {
+	while ((at = topo_names_next(text, &n)) != NULL) {
 		membuf_add(&out, text, (size_t)(at - text));
 		value = value_of(&s, at + 2, n - 3);
 		if (value == NULL)

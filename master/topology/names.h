@@ -8,6 +8,10 @@
 const char *topo_names_check(const char *text, size_t *ret_n);
 /* All names, for a message; the caller frees it. */
 char *topo_names_list(void);
+/* The next ${name} of the text, and its length with the braces; NULL: none.  The braces are closed. */
+const char *topo_names_next(const char *text, size_t *ret_n);
+/* The key of the fleet file that decides a name of the plan, for a message; the caller frees it.  NULL: no such name. */
+char *topo_names_key(const char *name, size_t n);
 #define TOPO_TEXT_MAX                                                                              \
 	(128u << 10) /* an argument that Linux passes on is shorter (MAX_ARG_STRLEN) */
 /*

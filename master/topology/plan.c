@@ -6,6 +6,7 @@
 #include "master/topology/check.h"
 #include "master/topology/compose.h"
 #include "master/topology/finding.h"
+#include "master/topology/overrule.h"
 #include "master/topology/place.h"
 #include "master/topology/ports.h"
 #include "master/topology/read.h"
@@ -71,6 +72,7 @@ plan_engines(const struct topology *t, const struct topo_template *template,
 		p->connector != NULL) /* else the ports of its names are unknown */
 		topo_compose(p);
 	topo_agree(p);
+	topo_overrule(p);
 	topo_findings_sort(p);
 	return p;
 }

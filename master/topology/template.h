@@ -68,8 +68,10 @@ struct topo_template {
 	char *program; /* in containers, in place of the command's first word; or NULL */
 	struct topo_container *containers;
 	size_t ncontainers;
-	char *since;                        /* first version that knows `command`; NULL: any */
-	char *version_path;                 /* of an engine's answer with a member `version` */
+	struct topo_settings
+		same_flags; /* other names of flags of the template: -tp: --tensor-parallel-size */
+	char *since;        /* first version that knows `command`; NULL: any */
+	char *version_path; /* of an engine's answer with a member `version` */
 	uint32_t needs_gpus, needs_version; /* 0, 1 */
 	struct topo_part all, prefill, decode, engines;
 	struct topo_part venv; /* of engines that run from engine.venv, without a container */

@@ -245,6 +245,8 @@ static const struct conf_key template_rows[] = {
 	TOPO_OWN("command", topo_read_texts, topo_template, command, NULL, "the command line"),
 	TOPO_KEY("program", TEXT, topo_template, program, 1, 255, "(none)",
 		"in containers, in place of the command's first word"),
+	TOPO_OWN("same_flags", topo_read_settings, topo_template, same_flags, "[]",
+		"other names of flags of the template"),
 	TOPO_KEY("since", TEXT, topo_template, since, 1, 63, "(any)",
 		"first version of the engine that knows the command line"),
 	TOPO_KEY("version_path", TEXT, topo_template, version_path, 1, 255, "/version",
@@ -357,6 +359,7 @@ topo_template_free(struct topo_template **template)
 	part_free(&t->gpus);
 	part_free(&t->data_parallel);
 	topo_texts_free(&t->command);
+	topo_settings_free(&t->same_flags);
 	topo_settings_free(&t->pool);
 	topo_settings_free(&t->router);
 	free(t->path);

@@ -9,6 +9,7 @@
 #define TEMPLATE                                                                                                        \
 	"command: [/bin/engine, \"${all_addresses}\", --model, \"${model}\", --port, \"${port.api}\"]\n"                \
 	"needs_gpus: true\n"                                                                                            \
+	"same_flags: {-p: --port}\n"                                                                                    \
 	"program: engine\n"                                                                                             \
 	"containers: [{name: podman, command: [/bin/podman, --name, \"${name}\"], gpus: [--gpu], rdma: [--rdma],\n"     \
 	"   model: [\"-v${model}\"], file: [\"-v${file}\"], variable: --env=, image: [\"${program}\", \"${image}\"],\n" \

@@ -360,3 +360,40 @@ Test(plan, path_of_a_venv)
 	cr_expect_str_eq(variable(&m, "f-engines-0", "PATH"), "/own");
 	unmake(&m);
 }
+
+#define WITH(args) FULL("args: [" args "]", "")
+#define ENV(env) FULL("env: {" env "}", "")
+
+/* What the template derives from the plan has one place in the fleet file. */
+Test(plan, args_and_env_cannot_overrule_the_plan)
+{
+	expect_found(WITH("--port, 9999"), 8, "prefill",
+		"--port overrules the plan, which has ${port.api} there: write ports: {api: ...}");
+	expect_found(WITH("--port=9999"), 8, "prefill", "write ports: {api: ...}");
+	expect_found(WITH("-p, 9999"), 8, "prefill", "-p overrules the plan");
+	expect_found(WITH("--model, other"), 8, "prefill", "write model.path");
+	expect_found(FULL("data_parallel: 2, args: [--ranks, 8]", "data_parallel: 2"), 8, "prefill",
+		"write data_parallel");
+	expect_found(
+		ENV("GPUS: \"0,1\""), 8, "prefill", "GPUS overrules the plan, which has ${gpus}");
+	expect_found(ENV("SIDE: \"${address}:1\""), 8, "prefill", "write ports: {side: ...}");
+	expect_found(FULL("", "replicas: 2, overrides: [{replica: 1, args: [--port, 1]}]"), 9,
+		"decode", "--port overrules the plan");
+	expect_found(FULL("", "replicas: 2,\n  overrides: [{replica: 1,\n  env: {GPUS: all}}]"), 11,
+		"decode", "write gpus of hosts or overrides");
+}
+
+/* The same name in the user's text, and what the plan does not decide. */
+Test(plan, args_and_env_beside_the_plan)
+{
+	struct made m = make_good(
+		FULL("args: [--port, \"${port.api}\", --ports, 7, --ranks, 1, --kv, '{\"a\": 1}'],"
+		     "env: {SIDE: \"${address}:${port.side}\", NET: all, GPU: 1}",
+			"env: {PATH: /bin}"));
+
+	unmake(&m);
+	m = make_good("fleet: f\nmodel: {path: m}\n"
+		      "engine: {kind: vllm, version: \"0.12\", command: [/bin/own]}\n" HOSTS
+		      "engines: {args: [--port, 1]}\n");
+	unmake(&m);
+}

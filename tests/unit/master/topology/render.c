@@ -59,7 +59,7 @@ expect_word(const struct topo_files *f, const char *path, const char *word)
 Test(render, one_host)
 {
 	struct made m =
-		make_good(FULL("hosts: [a], args: [--max, \"50%\"], env: {LEVEL: INFO, GPUS: all}",
+		make_good(FULL("hosts: [a], args: [--max, \"50%\"], env: {LEVEL: INFO, NET: all}",
 			"hosts: [b], tensor_parallel: 2"));
 	struct topo_files f = topo_render(m.plan, topo_host(m.t, "a"));
 
@@ -68,15 +68,15 @@ Test(render, one_host)
 	cr_expect_eq(file(&f, "etc/pdrouter/fleet/f-prefill-0.env")->mode, 0600u);
 	expect_file(&f, "etc/pdrouter/fleet/f-prefill-0.env",
 		HEAD
-		"GPUS=\"all\"\nSIDE=\"10.0.0.1:5600\"\nNET=\"mlx5_0:1\"\nLEVEL=\"INFO\"\n"
-		"PDROUTER_FLEET_URL=\"http://10.0.0.1:8100\"\nPDROUTER_FLEET_DIGEST=\"90c2b78a71f8dc67\"\n");
+		"GPUS=\"0\"\nSIDE=\"10.0.0.1:5600\"\nNET=\"all\"\nLEVEL=\"INFO\"\n"
+		"PDROUTER_FLEET_URL=\"http://10.0.0.1:8100\"\nPDROUTER_FLEET_DIGEST=\"50ebbe06c274d2bc\"\n");
 	expect_file(&f, "etc/systemd/system/pdrouter-engine@f-prefill-0.service.d/engine.conf",
 		HEAD
 		"[Unit]\nDescription=prefill engine 0 of the fleet f\n\n[Service]\n"
 		"EnvironmentFile=/etc/pdrouter/fleet/f-prefill-0.env\n"
 		"ExecStart=\"/bin/engine\" \"0.0.0.0\" \"--model\" \"m\" \"--port\" \"8100\" \"--kv\" "
 		"\"{\\\"a\\\":\\\"b\\\"}\" \"--max\" \"50%%\"\n"
-		"Environment=\"PDROUTER_FLEET_UNIT=90c2b78a71f8dc67\"\n");
+		"Environment=\"PDROUTER_FLEET_UNIT=50ebbe06c274d2bc\"\n");
 	expect_file(&f, "etc/pdrouter/pdrouter.yaml",
 		HEAD
 		"listen: [\"0.0.0.0:8000\"]\nhealth_timeout: 20s\npools:\n  - name: \"f\"\n    models: [\"m\"]\n"
