@@ -6,6 +6,7 @@
 
 #include "master/config/conf.h"
 #include "master/topology/finding.h"
+#include "master/topology/ports.h"
 #include "master/topology/router_file.h"
 #include "master/topology/text.h"
 #include "shm/base/mem.h"
@@ -266,5 +267,8 @@ topo_check_router_file(struct topo_plan *p)
 	if (conf == NULL)
 		topo_found(p, p->t->path, r->line, "router", "pdrouter would refuse %s: %s",
 			err.key, err.what);
+	else
+		topo_ports_router(p, conf);
 	conf_free(&conf);
+	topo_ports_check(p); /* again: no finding was there, so all are of the new ports */
 }

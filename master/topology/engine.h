@@ -10,6 +10,8 @@ struct topo_claim {
 	uint32_t first, n;
 	const char *file; /* where the port is asked for */
 	int line;
+	const char
+		*key; /* of the fleet file, which gives another port; NULL: `ports` of the group */
 };
 
 #define TOPO_CLAIMS_MAX 16
@@ -50,7 +52,9 @@ struct topo_plan {
 	const struct topo_container *container; /* NULL: engines run without */
 	struct topo_engine *engines;
 	size_t nengines;
-	struct topo_claims router_ports;   /* beside those of `listen` */
+	struct topo_claims router_ports; /* beside those of `listen` */
+	struct topo_claims
+		config_ports; /* of router.config; only a plan without findings has them */
 	struct topo_settings pool, router; /* of the template and the connector, names replaced */
 	size_t composed; /* bytes of all texts that topo_compose() has made, with an overhead for each */
 	/* what is wrong, in the order of the checks; a plan without findings can be rendered */

@@ -6,6 +6,8 @@
 #include "master/config/conf_address.h"
 #include "master/topology/finding.h"
 #include "master/topology/parts.h"
+#include "master/topology/text.h"
+#include "shm/base/conf.h"
 #include "shm/base/mem.h"
 
 #define PORT_MAX 65535u
@@ -56,15 +58,32 @@ add(struct topo_plan *p, struct topo_engine *e, const struct topo_ports *ports, 
 	}
 }
 
+static void
+no_such_port(struct topo_plan *p, const struct topo_engine *e, const struct topo_port *port)
+{
+	struct membuf names = {.p = NULL};
+
+	for (size_t i = 0; i < e->ports.n; i++)
+		topo_add(&names, "%s%s", i > 0 ? ", " : "", e->ports.v[i].name);
+	topo_found(p, p->t->path, port->line, topo_role_name(e->role),
+		"these engines have no port named %.40s, but %.*s", port->name,
+		names.n > 0 ? (int)names.n : 4, names.n > 0 ? names.p : "none");
+	membuf_free(&names);
+}
+
 /* A name that the engine's template does not have is a mistake, unless the command is the user's own. */
 static void
-add_own(struct topo_plan *p, struct topo_engine *e, const struct topo_ports *ports, uint32_t offset)
+add_own(struct topo_plan *p, struct topo_engine *e, const struct topo_ports *ports)
 {
-	for (size_t i = 0; i < ports->n; i++)
+	struct topo_ports one;
+
+	for (size_t i = 0; i < ports->n; i++) {
+		one = (struct topo_ports){&ports->v[i], 1};
 		if (find(&e->ports, ports->v[i].name) == NULL && p->t->engine.command.n == 0)
-			topo_found(p, p->t->path, ports->v[i].line, topo_role_name(e->role),
-				"these engines have no port named %.40s", ports->v[i].name);
-	add(p, e, ports, offset, p->t->path);
+			no_such_port(p, e, &ports->v[i]);
+		else
+			add(p, e, &one, 0, p->t->path);
+	}
 }
 
 static void
@@ -75,11 +94,11 @@ plan_engine(struct topo_plan *p, struct topo_engine *e)
 
 	for (size_t i = 0; i < n; i++)
 		add(p, e, &parts[i]->ports, p->t->port_offset, p->template->path);
-	add_own(p, e, &e->group->ports, 0);
+	add_own(p, e, &e->group->ports);
 	for (size_t i = 0; i < e->ports.n; i++)
 		e->ports.v[i].first += e->replica * e->ports.v[i].n;
 	if (e->override != NULL)
-		add_own(p, e, &e->override->ports, 0);
+		add_own(p, e, &e->override->ports);
 	for (size_t i = 0; i < e->ports.n; i++)
 		if (e->ports.v[i].first + e->ports.v[i].n - 1 > PORT_MAX)
 			topo_found(p, e->ports.v[i].file, e->ports.v[i].line, e->name,
@@ -100,7 +119,7 @@ topo_ports_plan(struct topo_plan *p)
 		if (r != NULL)
 			*r = (struct topo_claim){c->router_ports.v[i].name,
 				c->router_ports.v[i].first + p->t->port_offset, 1, p->t->path,
-				p->t->router.line};
+				p->t->router.line, "port_offset"};
 	}
 }
 
@@ -137,13 +156,19 @@ compare(struct topo_plan *p, const struct topo_host *h, const struct owner *firs
 			const struct topo_claim *a = &first->claims->v[i],
 						*b = &second->claims->v[k];
 
-			if (overlap(a, b))
-				topo_found(p, p->t->path, second->line, second->key,
-					"port %u (%.40s) of %.80s on %.60s is taken by %.80s (%.40s)%.200s: "
-					"write ports: {%.40s: ...} or port_offset",
-					a->first > b->first ? a->first : b->first, b->name,
-					second->name, h->name, first->name, a->name, first->file,
-					b->name);
+			char *key;
+
+			if (!overlap(a, b))
+				continue;
+			key = b->key != NULL
+				      ? mem_strdup(b->key)
+				      : mem_printf("ports: {%.40s: ...} or port_offset", b->name);
+			topo_found(p, p->t->path, second->line, second->key,
+				"port %u (%.40s) of %.80s on %.60s is taken by %.80s (%.40s)%.200s: "
+				"write %s",
+				a->first > b->first ? a->first : b->first, b->name, second->name,
+				h->name, first->name, a->name, first->file, key);
+			free(key);
 		}
 }
 
@@ -159,21 +184,58 @@ compare_within(struct topo_plan *p, const struct topo_claims *c, int line, const
 					c->v[k].first, c->v[i].name, c->v[k].name, owner);
 }
 
-/* The ports of `listen` and those that engines report to. */
+static void
+add_router_port(struct topo_claims *c, const struct topo_plan *p, const char *name,
+	const char *address, int line, const char *key)
+{
+	const char *colon = strrchr(address, ':');
+	uint16_t port = colon != NULL ? conf_port_of(colon + 1) : 0;
+
+	if (port != 0 && c->n < TOPO_CLAIMS_MAX)
+		c->v[c->n++] = (struct topo_claim){name, port, 1, p->t->path, line, key};
+}
+
+/* A port that engines report to is the router's lmcache.listen, and has its claim. */
+static bool
+is_reported_to(const struct topo_plan *p, const char *address)
+{
+	const char *colon = strrchr(address, ':');
+
+	for (size_t i = 0; colon != NULL && i < p->router_ports.n; i++)
+		if (p->router_ports.v[i].first == conf_port_of(colon + 1))
+			return true;
+	return false;
+}
+
+void
+topo_ports_router(struct topo_plan *p, const struct conf *conf)
+{
+	const struct {
+		const char *name, *address;
+	} one[] = {{"lmcache.listen", conf->lmcache_listen},
+		{"announce.listen", conf->announce_listen}};
+
+	for (size_t i = 0; i < conf->nadmin_listen; i++)
+		add_router_port(&p->config_ports, p, "admin.listen", conf->admin_listen[i].text,
+			p->t->router.line, "router.config");
+	for (size_t i = 0; i < sizeof(one) / sizeof(one[0]); i++)
+		if (one[i].address != NULL && !is_reported_to(p, one[i].address))
+			add_router_port(&p->config_ports, p, one[i].name, one[i].address,
+				p->t->router.line, "router.config");
+}
+
+/* The ports of `listen`, those of router.config, and those that engines report to. */
 static struct topo_claims
 claims_of_router(const struct topo_plan *p)
 {
 	struct topo_claims c = p->router_ports;
 	const struct topo_texts *listen = &p->t->router.listen;
 
-	for (size_t i = 0; i < listen->n && c.n < TOPO_CLAIMS_MAX; i++) {
-		const char *colon = strrchr(listen->v[i].text, ':');
-		uint16_t port = colon != NULL ? conf_port_of(colon + 1) : 0;
-
-		if (port != 0)
-			c.v[c.n++] = (struct topo_claim){
-				"listen", port, 1, p->t->path, listen->v[i].line};
-	}
+	for (size_t i = 0; i < p->config_ports.n && c.n < TOPO_CLAIMS_MAX; i++)
+		c.v[c.n++] = p->config_ports.v[i];
+	for (size_t i = 0; i < listen->n; i++)
+		add_router_port(
+			&c, p, "listen", listen->v[i].text, listen->v[i].line, "router.listen");
 	return c;
 }
 

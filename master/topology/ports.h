@@ -7,6 +7,8 @@
  * needs.  So a port depends on no other engine, and stays when the fleet is scaled.
  */
 void topo_ports_plan(struct topo_plan *p);
+/* The ports that the parsed pdrouter.yaml has from router.config, for the two checks below. */
+void topo_ports_router(struct topo_plan *p, const struct conf *conf);
 /* Findings: two claims of one port on one host. */
 void topo_ports_check(struct topo_plan *p);
 /* Findings of `p`: its claims against those of another fleet on the same hosts.  Both plans have no findings. */

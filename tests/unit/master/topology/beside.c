@@ -54,7 +54,14 @@ Test(beside, what_fleets_cannot_share)
 		SECOND("g", "port_offset: 1000", "x: {address: 10.0.0.1, gpus: [9]}, " Y,
 			"hosts: [x]") "router: {hosts: [x], listen: [\"0.0.0.0:8100\"]}\n",
 		9, "router.listen",
-		"port 8100 (listen) of the router on x is taken by f-prefill-0");
+		"port 8100 (listen) of the router on x is taken by f-prefill-0 (api) of f.yaml: "
+		"write router.listen");
+	expect_beside(FULL("", ""),
+		SECOND("g", "port_offset: 1000", "x: {address: 10.0.0.1, gpus: [9]}, " Y,
+			"hosts: [x]") "router: {hosts: [x], config: {admin: {listen: [\"0.0.0.0:8100\"]}}}\n",
+		9, "router.listen",
+		"port 8100 (admin.listen) of the router on x is taken by f-prefill-0 (api) of f.yaml: "
+		"write router.config");
 }
 
 Test(beside, good_neighbours)

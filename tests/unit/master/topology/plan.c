@@ -170,7 +170,8 @@ Test(plan, ports)
 	expect_found(FULL("hosts: [a]", "hosts: [a], ports: {api: 5600}"), 9, "decode",
 		"taken by f-prefill-0 (side)");
 	expect_found(FULL("ports: {api: 5600}", ""), 8, "prefill", "asked for twice: api and side");
-	expect_found(FULL("ports: {apy: 5600}", ""), 8, "prefill", "no port named apy");
+	expect_found(
+		FULL("ports: {apy: 5600}", ""), 8, "prefill", "no port named apy, but api, side");
 	expect_found(FULL("replicas: 2, hosts: [a], ports: {api: 65535}", ""), 8, "f-prefill-1",
 		"above 65535");
 	expect_found(FLEET "connector: nixl\n" HOSTS "prefill: {}\ndecode: {}\n"
@@ -395,5 +396,36 @@ Test(plan, args_and_env_beside_the_plan)
 	m = make_good("fleet: f\nmodel: {path: m}\n"
 		      "engine: {kind: vllm, version: \"0.12\", command: [/bin/own]}\n" HOSTS
 		      "engines: {args: [--port, 1]}\n");
+	unmake(&m);
+}
+
+#define CONFIG(prefill, config)                                                                    \
+	FLEET "connector: nixl\n" HOSTS "prefill: {" prefill "}\ndecode: {hosts: [b]}\n"           \
+	      "router: {hosts: [a], config: {" config "}}\n"
+
+Test(plan, ports_of_router_config)
+{
+	expect_found(CONFIG("hosts: [a]", "admin: {listen: [\"10.0.0.1:8100\"]}"), 8, "prefill",
+		"port 8100 (api) of f-prefill-0 on a is taken by the router (admin.listen): "
+		"write ports: {api: ...} or port_offset");
+	expect_found(CONFIG("hosts: [a]", "announce: {listen: \"tcp://*:5600\"}"), 8, "prefill",
+		"port 5600 (side) of f-prefill-0 on a is taken by the router (announce.listen)");
+	expect_found(CONFIG("hosts: [a]", "lmcache: {listen: \"tcp://*:8100\"}"), 8, "prefill",
+		"taken by the router (lmcache.listen)");
+	struct made m = make_good(CONFIG("hosts: [b]", "admin: {listen: [\"10.0.0.1:8100\"]}"));
+	unmake(&m);
+	m = make_good(FLEET "connector: lmcache\n" HOSTS
+			    "prefill: {env: {CACHE: x}}\ndecode: {hosts: [b], env: {CACHE: x}}\n"
+			    "router: {hosts: [a]}\n");
+	unmake(&m);
+}
+
+/* One mistake, one finding. */
+Test(plan, a_port_without_a_name_of_the_template_is_one_finding)
+{
+	struct made m =
+		make(FULL("ports: {apy: 5600}, hosts: [a]", "ports: {apy: 8100}, hosts: [a]"));
+
+	cr_expect_eq(m.plan->nfindings, 2);
 	unmake(&m);
 }
