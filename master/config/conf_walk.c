@@ -486,6 +486,8 @@ fail_unknown(struct conf_read *r, const struct conf_keys *keys, const char *pref
 		if (strncmp(path, prefix, strlen(prefix)) == 0)
 			consider(&g, name, path, path + strlen(prefix), false);
 	}
+	if (strcmp(name, "port") == 0 && find(keys, prefix, "listen") != NULL)
+		return conf_fail(r, line, "unknown key; did you mean listen?");
 	if (home != NULL && g.cost > 1)
 		return conf_fail(r, line, "unknown key here: it belongs to %s", home);
 	if (g.path != NULL)

@@ -1,6 +1,7 @@
 #include "master/topology/check.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -130,6 +131,23 @@ check_container(struct topo_plan *p)
 	membuf_free(&known);
 }
 
+/* Templates compare the numbers of a version, so a number is first. */
+static bool
+check_version(struct topo_plan *p)
+{
+	const char *v = p->t->engine.version;
+
+	if (v == NULL || isdigit((unsigned char)v[0]) || p->template->needs_version == 0)
+		return true;
+	if (v[0] == 'v' && isdigit((unsigned char)v[1]))
+		topo_found(p, p->t->path, topo_line(p->t, "engine.version"), "engine.version",
+			"%.60s does not begin with a number: write \"%.60s\"", v, v + 1);
+	else
+		topo_found(p, p->t->path, topo_line(p->t, "engine.version"), "engine.version",
+			"%.60s does not begin with a number: write one such as \"0.21.0\"", v);
+	return false;
+}
+
 /* The template's command line has flags that an older engine refuses. */
 static void
 check_since(struct topo_plan *p)
@@ -149,10 +167,11 @@ topo_check_roles(struct topo_plan *p)
 {
 	const struct topology *t = p->t;
 	const struct topo_group *g = t->groups;
-	bool split = g[TOPO_PREFILL].line != 0;
+	bool split = g[TOPO_PREFILL].line != 0, version_is_good = check_version(p);
 
 	check_container(p);
-	check_since(p);
+	if (version_is_good)
+		check_since(p);
 	if (g[TOPO_ENGINES].line != 0 && (split || g[TOPO_DECODE].line != 0))
 		topo_found(p, t->path, g[TOPO_ENGINES].line, "engines",
 			"a fleet has engines, or prefill and decode");
@@ -170,7 +189,7 @@ topo_check_roles(struct topo_plan *p)
 	else if (t->connector != NULL && !split)
 		topo_found(p, t->path, topo_line(t, "connector"), "connector",
 			"only prefill and decode engines have one");
-	else if (t->connector != NULL && p->connector == NULL)
+	else if (t->connector != NULL && p->connector == NULL && version_is_good)
 		no_connector(p);
 	if (split && g[TOPO_DECODE].line != 0 && p->connector != NULL)
 		check_tensor_parallel(p);

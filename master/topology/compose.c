@@ -25,7 +25,12 @@ replace(struct topo_plan *p, const struct topo_engine *e, const struct topo_text
 {
 	char *name = NULL, *ret = topo_names_replace(p, e, text->text, &name);
 
-	if (ret == NULL && name != NULL)
+	if (ret == NULL && name != NULL && strcmp(name, "${venv}") == 0 &&
+		text->file != p->t->path) /* the template's command has it */
+		topo_found(p, p->t->path, topo_line(p->t, "engine.kind"), "engine",
+			"venv, container or command is needed: what starts %.40s?",
+			p->t->engine.kind);
+	else if (ret == NULL && name != NULL)
 		topo_found(p, text->file, text->line, "", "%.60s has no value for %s", name,
 			e != NULL ? topo_role_name(e->role) : "the router");
 	else if (ret == NULL)

@@ -429,3 +429,39 @@ Test(plan, a_port_without_a_name_of_the_template_is_one_finding)
 	cr_expect_eq(m.plan->nfindings, 2);
 	unmake(&m);
 }
+
+#define VERSION(v)                                                                                 \
+	"fleet: f\nmodel: {path: m}\nengine: {kind: vllm, version: \"" v                           \
+	"\"}\nconnector: nixl\n" HOSTS "prefill: {}\ndecode: {}\n"
+
+Test(plan, a_version_begins_with_a_number)
+{
+	struct made m = make(VERSION("v0.12.0"));
+
+	cr_expect_eq(m.plan->nfindings, 1);
+	cr_expect_str_eq(
+		m.plan->findings[0].what, "v0.12.0 does not begin with a number: write \"0.12.0\"");
+	unmake(&m);
+	expect_found(VERSION("latest"), 3, "engine.version", "write one such as");
+}
+
+/* The template's command needs a venv: that is a mistake of the fleet file. */
+Test(plan, what_starts_the_engine)
+{
+	struct topo_template *template = NULL;
+	struct made m = make_good(FLEET HOSTS "engines: {}\n");
+	const char *text = "command: [\"${venv}/bin/x\"]\nengines: {ports: {api: 1}}\n";
+	struct conf_error err;
+	struct topo_plan *p;
+
+	cr_assert_eq(topo_template_parse("t.yaml", text, strlen(text), &template, &err), 0);
+	p = topo_plan_make(m.t, template);
+	cr_expect_eq(p->nfindings, 1);
+	cr_expect(strcmp(p->findings[0].file, "f.yaml") == 0 && p->findings[0].line == 3);
+	cr_expect_str_eq(p->findings[0].key, "engine");
+	cr_expect_str_eq(
+		p->findings[0].what, "venv, container or command is needed: what starts vllm?");
+	topo_plan_free(&p);
+	topo_template_free(&template);
+	unmake(&m);
+}

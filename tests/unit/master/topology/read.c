@@ -33,6 +33,8 @@ Test(read, form)
 	expect_bad("model: {path: m}\n", 1, "fleet", "is missing");
 	expect_bad("fleet: f\nmodel: {pth: m}\n", 2, "model.pth", "did you mean model.path?");
 	expect_bad("fleet: f\nretries: 1\n", 2, "retries", "unknown key");
+	expect_bad("router: {hosts: [a], port: 80}\n", 1, "router.port",
+		"unknown key; did you mean listen?");
 	expect_bad("fleet: 7\n", 1, "fleet", "quote it");
 	expect_bad("engine: {version: 0.21}\n", 1, "engine.version", "quote it");
 	expect_bad("engine: {command: x}\n", 1, "engine.command", "a list");
