@@ -106,6 +106,11 @@ def test_same_input_same_bytes(world):
     assert first == bytes_of(plan(world, file, "--host", "here"))
 
 
+def test_the_templates_of_the_build_tree_are_found(world):
+    done = fleet("check", "-f", written(world, simulated(world)))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
 def test_a_folder_that_is_not_empty_is_left_alone(world):
     out = plan(world, simulated(world))
     before = bytes_of(out)
