@@ -141,6 +141,13 @@ def test_every_connector_of_the_templates(world, kind, connector):
                 assert not word.startswith("{") or isinstance(yaml.safe_load(word), dict)
 
 
+@pytest.mark.parametrize("connector", ["nixl", "lmcache"])
+def test_kv_caches_go_over_the_rdma_devices(world, connector):
+    out = plan(world, example("vllm", next(c for k, c in CONNECTORS if k == "vllm" and c["name"] == connector)))
+    for name in ("a/etc/pdrouter/fleet/f-prefill-0.env", "b/etc/pdrouter/fleet/f-decode-0.env"):
+        assert 'UCX_NET_DEVICES="mlx5_0:1"\n' in (out / name).read_text()
+
+
 def test_one_host_with_both_roles_shares_no_port(world):
     file = example(*CONNECTORS[0])
     file["hosts"] = {"a": {"address": "10.0.0.1", "gpus": 8}}
