@@ -176,7 +176,7 @@ GONE(ENABLE_IGW, "enable-igw", NULL, "use several pools in a configuration file,
 GONE(TLS_CERT_PATH, "tls-cert-path", "FILE", "let a proxy in front of the router end TLS")		\
 GONE(TLS_KEY_PATH, "tls-key-path", "FILE", "let a proxy in front of the router end TLS")		\
 GONE(BACKEND, "backend", "NAME", "only vLLM and SGLang engines are supported: leave the flag out")			\
-GONE(CORS_ALLOWED_ORIGINS, "cors-allowed-origins", "ORIGIN...", "let a proxy in front of the router set CORS headers") \
+GONE(CORS_ALLOWED_ORIGINS, "cors-allowed-origins", "ORIGIN...", "use cors.origins in a configuration file") \
 GONE(MCP_CONFIG_PATH, "mcp-config-path", "FILE", "the router calls no tools: use --tool-server of the engines, or tools in the client") \
 GONE(CLIENT_CERT_PATH, "client-cert-path", "FILE", "the router connects to engines by plain HTTP: use a proxy in front of them") \
 GONE(CLIENT_KEY_PATH, "client-key-path", "FILE", "the router connects to engines by plain HTTP: use a proxy in front of them") \

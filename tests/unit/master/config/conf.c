@@ -1642,7 +1642,7 @@ Test(conf, args_wrong)
 			"use dns in a configuration file"},
 		{SGLANG "--service-discovery --selector a=b", "--selector", "use dns"},
 		{SGLANG "--cors-allowed-origins http://x http://y", "--cors-allowed-origins",
-			"let a proxy"},
+			"use cors.origins in a configuration file"},
 		{STACK "--service-discovery=-x", "--service-discovery", "-x is not known here"},
 		{SGLANG "--service-discovery x --selector a=b", "--selector", "use dns"},
 		{SGLANG "--dp-aware", "--dp-aware", "dp_ranks"},
