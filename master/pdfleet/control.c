@@ -109,3 +109,17 @@ control_say(const char *path, const char *command, struct membuf *answer)
 	answer->n--;
 	return ret;
 }
+
+pid_t
+control_peer(const char *path)
+{
+	int fd = connect_to(path);
+	struct ucred peer = {.pid = 0};
+	socklen_t len = sizeof(peer);
+
+	if (fd == -1)
+		return 0;
+	(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len);
+	(void)close(fd);
+	return peer.pid;
+}

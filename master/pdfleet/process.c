@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -113,6 +114,54 @@ process_env(pid_t pid, const char *name)
 			ret = mem_strdup(s + len + 1);
 	free(path);
 	free(text);
+	return ret;
+}
+
+/* --- its command line
+ * ------------------------------------------------------------------------------- */
+
+/* The file of `-c FILE`, `--config FILE` or `--config=FILE`; NULL: the word is none of them. */
+static const char *
+file_in(const char *word, const char *next)
+{
+	static const char name[] = "--config=";
+	const size_t len = sizeof(name) - 1;
+
+	if (strcmp(word, "-c") == 0 || strcmp(word, "--config") == 0)
+		return next;
+	return strncmp(word, name, len) == 0 ? word + len : NULL;
+}
+
+/* What the process means by the path; `path` where that cannot be told. */
+static char *
+full_path(pid_t pid, const char *path)
+{
+	char *from =
+		path[0] == '/' ? mem_strdup(path) : mem_printf("/proc/%d/cwd/%s", (int)pid, path);
+	char full[PATH_MAX];
+	char *ret = mem_strdup(realpath(from, full) != NULL ? full : path);
+
+	free(from);
+	return ret;
+}
+
+char *
+process_file(pid_t pid, const char *program)
+{
+	char *path = mem_printf("/proc/%d/cmdline", (int)pid);
+	size_t n = 0;
+	char *text = tree_read(path, &n);
+	const char *slash = text != NULL ? strrchr(text, '/') : NULL, *found = NULL;
+	char *ret;
+
+	if (text != NULL && strcmp(slash != NULL ? slash + 1 : text, program) == 0)
+		for (const char *s = text, *next; s < text + n && found == NULL; s = next) {
+			next = s + strlen(s) + 1;
+			found = file_in(s, next < text + n ? next : NULL);
+		}
+	ret = found != NULL ? full_path(pid, found) : NULL;
+	free(text);
+	free(path);
 	return ret;
 }
 

@@ -12,6 +12,9 @@ uint64_t process_start(pid_t pid);
  * Returns when the process has ended.  -1 after a message: it could not be signalled.
  */
 int process_stop(pid_t pid, uint64_t start, unsigned stop_s);
+/* The value that the process was started with for the option -c, as a full path where that can be told; NULL: it has none,
+ * or is not `program`.  The caller frees it. */
+char *process_file(pid_t pid, const char *program);
 /* SIGKILL to all processes but this one that were started with NAME=VALUE in their environment; returns when they have
  * ended.  -1 after a message. */
 int process_stop_all(const char *name, const char *value);

@@ -1,18 +1,22 @@
 #include "master/pdfleet/router_unit.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "master/pdfleet/complain.h"
 #include "master/pdfleet/control.h"
 #include "master/pdfleet/owned.h"
+#include "master/pdfleet/process.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 
 #define START_MS 60000 /* from its start until it answers */
 #define POLL_MS 50
+#define CONTROL_PATH_MAX sizeof(((struct sockaddr_un *)0)->sun_path)
 
 const struct router_words router_words[] = {
 	[ROUTER_NONE] = {NULL, NULL},
@@ -75,6 +79,25 @@ change_of(const struct router_unit *u)
 	return ROUTER_NONE;
 }
 
+/* A router of another configuration answers where ours should: -1 after a message. */
+static int
+refuse_another(const struct router_unit *u)
+{
+	const pid_t pid = control_peer(u->control);
+	char *file = pid != 0 ? process_file(pid, ROUTER_UNIT) : NULL, full[PATH_MAX];
+	const char *ours =
+		realpath(u->runner->paths.router, full) != NULL ? full : u->runner->paths.router;
+	int rc = 0;
+
+	if (file != NULL && strcmp(file, ours) != 0)
+		rc = complain(
+			"%s: a router that is not of this fleet answers there: process %d, with "
+			"%s; set another control_socket in router.config",
+			u->control, (int)pid, file);
+	free(file);
+	return rc;
+}
+
 int
 router_unit_look(const struct topo_plan *p, const struct topo_host *h, const struct runner *r,
 	const struct routers *routers, struct router_unit *ret)
@@ -85,6 +108,12 @@ router_unit_look(const struct topo_plan *p, const struct topo_host *h, const str
 			ret->control = routers->v[i].control;
 	if (ret->files.n > 0 && ret->control == NULL)
 		return complain("the router needs a control_socket");
+	if (ret->files.n > 0 && strlen(ret->control) >= CONTROL_PATH_MAX)
+		return complain(
+			"%s: too long for a control socket: set control_socket in router.config",
+			ret->control);
+	if (ret->files.n > 0 && refuse_another(ret) != 0)
+		return -1;
 	if (r->ops->status(r, ROUTER_UNIT, &ret->status) != 0)
 		return -1;
 	ret->change = change_of(ret);

@@ -298,3 +298,36 @@ routers_are_settled(const struct routers *r, const char *url)
 {
 	return routers_see(r, url) <= ROUTERS_DRAINED;
 }
+
+/* Of the router of this host, as its control socket tells; NULL: it knows the engine, or is on another host. */
+static char *
+why_unknown(const struct router *r, const struct router_left *left)
+{
+	if (r->control == NULL)
+		return NULL;
+	if (left->word[0] == '\0')
+		return mem_printf("no router answers on its control socket %s", r->control);
+	return strcmp(left->word, "gone") == 0
+		       ? mem_printf("the router of this host does not know it")
+		       : NULL;
+}
+
+char *
+routers_why_not_up(const struct routers *r, const char *url)
+{
+	const struct router_left left = routers_left_at(r, url);
+	char *why = NULL;
+
+	for (size_t i = 0; i < r->n && why == NULL; i++) {
+		const struct router *one = &r->v[i];
+		const enum routers_view view = ask(one, url);
+
+		why = why_unknown(one, &left);
+		if (why == NULL && view == ROUTERS_SILENT)
+			why = mem_printf(
+				"the router of this host does not answer GET %s/metrics", one->url);
+		else if (why == NULL && view == ROUTERS_DOWN)
+			why = mem_printf("the router on %s takes it for down", one->host->name);
+	}
+	return why != NULL ? why : mem_strdup("it has said so just now");
+}

@@ -58,5 +58,7 @@ enum routers_view routers_see(const struct routers *r, const char *url);
 bool routers_say_up(const struct routers *r, const char *url);
 /* Nothing is left to wait for: a drain ends when someone ends it. */
 bool routers_are_settled(const struct routers *r, const char *url);
+/* Why a router gives the engine no requests, for a message; the caller frees it. */
+char *routers_why_not_up(const struct routers *r, const char *url);
 /* Whether the router of this host knows the engine. */
 bool routers_know(const struct routers *r, const char *url);

@@ -28,12 +28,12 @@ unit_state_name(enum unit_state state)
 }
 
 static struct runner *
-make(const struct runner_ops *ops, char *fleet, char *units, char *router, char *run)
+make(const struct runner_ops *ops, const struct topo_paths *paths, char *run)
 {
 	struct runner *r = MEM_NEW(struct runner);
 
 	r->ops = ops;
-	r->paths = (struct topo_paths){.fleet = fleet, .units = units, .router = router};
+	r->paths = *paths;
 	r->run = run;
 	r->stop_s = STOP_S;
 	return r;
@@ -42,24 +42,35 @@ make(const struct runner_ops *ops, char *fleet, char *units, char *router, char 
 struct runner *
 runner_system(void)
 {
-	return make(&runner_systemd_ops, mem_strdup(topo_paths_system.fleet),
-		mem_strdup(topo_paths_system.units), mem_strdup(topo_paths_system.router),
-		mem_strdup("/run/pdrouter-fleet/"));
+	const struct topo_paths paths = {
+		.fleet = mem_strdup(topo_paths_system.fleet),
+		.units = mem_strdup(topo_paths_system.units),
+		.router = mem_strdup(topo_paths_system.router),
+	};
+
+	return make(&runner_systemd_ops, &paths, mem_strdup("/run/pdrouter-fleet/"));
 }
 
 struct runner *
 runner_user(void)
 {
 	const char *home = getenv("HOME"), *run = getenv("XDG_RUNTIME_DIR");
+	struct topo_paths paths;
 	struct runner *r;
 
 	if (home == NULL || home[0] != '/') {
 		(void)complain("--user: HOME is not the path of a folder");
 		return NULL;
 	}
-	r = make(&runner_systemd_ops, mem_printf("%s/.config/pdrouter/fleet/", home),
-		mem_printf("%s/.config/systemd/user/", home),
-		mem_printf("%s/.config/pdrouter/pdrouter.yaml", home),
+	paths = (struct topo_paths){
+		.fleet = mem_printf("%s/.config/pdrouter/fleet/", home),
+		.units = mem_printf("%s/.config/systemd/user/", home),
+		.router = mem_printf("%s/.config/pdrouter/pdrouter.yaml", home),
+		.control = run != NULL ? mem_printf("%s/pdrouter/control.sock", run)
+				       : mem_printf("/run/user/%u/pdrouter/control.sock",
+						 (unsigned)getuid()),
+	};
+	r = make(&runner_systemd_ops, &paths,
 		run != NULL ? mem_printf("%s/pdrouter-fleet/", run)
 			    : mem_printf("%s/.config/pdrouter/", home));
 	r->user = true;
@@ -69,15 +80,20 @@ runner_user(void)
 struct runner *
 runner_plain(const char *dir)
 {
+	struct topo_paths paths;
 	char full[PATH_MAX];
 
 	if ((mkdir(dir, 0755) != 0 && errno != EEXIST) || realpath(dir, full) == NULL) {
 		(void)complain_of(dir, strerror(errno));
 		return NULL;
 	}
-	return make(&runner_plain_ops, mem_printf("%s/etc/pdrouter/fleet/", full),
-		mem_printf("%s/etc/systemd/system/", full),
-		mem_printf("%s/etc/pdrouter/pdrouter.yaml", full), mem_printf("%s/run/", full));
+	paths = (struct topo_paths){
+		.fleet = mem_printf("%s/etc/pdrouter/fleet/", full),
+		.units = mem_printf("%s/etc/systemd/system/", full),
+		.router = mem_printf("%s/etc/pdrouter/pdrouter.yaml", full),
+		.control = mem_printf("%s/run/control.sock", full),
+	};
+	return make(&runner_plain_ops, &paths, mem_printf("%s/run/", full));
 }
 
 /* The texts are the runner's own, whatever the type that they are read by. */
@@ -102,6 +118,7 @@ runner_free(struct runner **runner)
 	free_text(r->paths.fleet);
 	free_text(r->paths.units);
 	free_text(r->paths.router);
+	free_text(r->paths.control);
 	free(r->run);
 	free(r);
 	*runner = NULL;

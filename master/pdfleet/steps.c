@@ -430,9 +430,11 @@ up(struct steps *s, struct member *m)
 static enum step
 up_late(struct steps *s, struct member *m)
 {
-	(void)s;
-	(void)complain("%s: is healthy, but a router does not say up after %d s", m->name,
-		ROUTERS_UP_MS / 1000);
+	char *why = routers_why_not_up(s->routers, m->url);
+
+	(void)complain("%s: is healthy, but a router does not say up after %d s: %s", m->name,
+		ROUTERS_UP_MS / 1000, why);
+	free(why);
 	return STEP_FAILED;
 }
 

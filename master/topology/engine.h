@@ -38,9 +38,10 @@ struct topo_engine {
 
 /* Where the files of a host are: full paths, folders with a slash at their end. */
 struct topo_paths {
-	const char *fleet;  /* environment files, and the one more file that some engines have */
-	const char *units;  /* drop-ins */
-	const char *router; /* the router's configuration */
+	const char *fleet;   /* environment files, and the one more file that some engines have */
+	const char *units;   /* drop-ins */
+	const char *router;  /* the router's configuration */
+	const char *control; /* the router's control socket; NULL: where pdrouter has it anyway */
 };
 extern const struct topo_paths topo_paths_system; /* below /etc */
 

@@ -257,7 +257,7 @@ add_dns(const struct kube *w, const struct topo_engine *e, const char *role, str
 static void
 write_configuration(const struct kube *w, struct membuf *out)
 {
-	topo_router_head(w->plan, out);
+	topo_router_head(w->plan, NULL, out);
 	topo_add(out, "    dns:\n");
 	for (size_t i = 0; i < w->plan->nengines; i++) {
 		const struct topo_engine *e = &w->plan->engines[i];

@@ -11,6 +11,8 @@
 #define ALONE_KEY "routing_threshold"
 #define ALONE_VALUE "1000000000"
 
+#define CONTROL_KEY "control_socket"
+
 /* The template's keys where the user has not written the same one, then the user's. */
 static void
 settings(struct membuf *out, const char *indent, const struct topo_settings *ours,
@@ -48,12 +50,17 @@ listen_on(const struct topo_texts *listen, struct membuf *out)
 }
 
 void
-topo_router_head(const struct topo_plan *p, struct membuf *out)
+topo_router_head(const struct topo_plan *p, const char *control, struct membuf *out)
 {
 	const struct topology *t = p->t;
 
 	topo_add(out, TOPO_HEAD "\n", t->name);
 	listen_on(&t->router.listen, out);
+	if (control != NULL && topo_setting(&t->router.config, CONTROL_KEY) == NULL) {
+		topo_add(out, CONTROL_KEY ": ");
+		topo_add_yaml(out, control);
+		topo_add(out, "\n");
+	}
 	settings(out, "", &p->router, &t->router.config);
 	topo_add(out, "pools:\n  - name: ");
 	topo_add_yaml(out, t->name);
@@ -71,7 +78,7 @@ topo_router_file(const struct topo_plan *p, struct membuf *out)
 {
 	const struct topology *t = p->t;
 
-	topo_router_head(p, out);
+	topo_router_head(p, p->paths->control, out);
 	if (t->router.fleet_file == NULL) {
 		endpoints(p, out, TOPO_PREFILL);
 		endpoints(p, out, TOPO_DECODE);

@@ -9,5 +9,6 @@ void topo_router_file(const struct topo_plan *p, struct membuf *out);
 /* What pdrouter reads in that file; the caller frees it.  NULL, with *err filled: pdrouter refuses it. */
 struct conf *topo_router_conf(const struct topo_plan *p, struct conf_error *err);
 
-/* All that comes before the engines: the pool is open. */
-void topo_router_head(const struct topo_plan *p, struct membuf *out);
+/* All that comes before the engines: the pool is open.  `control`: the path of the control socket, if the user gives none;
+ * NULL: that of pdrouter. */
+void topo_router_head(const struct topo_plan *p, const char *control, struct membuf *out);

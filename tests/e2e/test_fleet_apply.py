@@ -429,3 +429,35 @@ def test_a_file_that_an_engine_no_longer_needs_is_removed(make):
     assert host.do("apply") == f"remove {old}\n" and host.do("plan") == ""
     mine.unlink()
     assert host.files() == before
+
+
+# --- the router's control socket
+
+class HostOfDefaults(Host):
+    """The file says nothing about the control socket, or names that of another router."""
+    control = {}
+
+    def write(self):
+        super().write()
+        fleet = yaml.safe_load(self.path.read_text())
+        del fleet["router"]["config"]["control_socket"]
+        fleet["router"]["config"].update(self.control)
+        self.path.write_text(yaml.safe_dump(fleet))
+
+
+def test_plain_keeps_the_control_socket_below_its_folder(make):
+    host = make(1, 1, kind=HostOfDefaults)
+    host.do("apply")
+    assert (host.dir / "run/control.sock").is_socket() and host.do("plan") == ""
+    assert f"control_socket: \"{host.dir}/run/control.sock\"\n" in (host.dir / "etc/pdrouter/pdrouter.yaml").read_text()
+
+
+def test_a_router_of_another_configuration_is_not_taken_for_the_fleets(world, make):
+    nobody = ["http://127.0.0.1:1"]
+    other = world.router(world.pool(nobody, nobody), wait_for=None)
+    wait("it to answer", lambda: other.ctl("ping").returncode == 0)
+    host = make(1, 1, kind=HostOfDefaults)
+    host.control = {"control_socket": str(other.control)}
+    for command in ("plan", "apply", "status"):
+        assert f"process {other.pid}, with {other.config_path}; " in host.do(command, code=1)
+    assert not host.files() and not host.pids()

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -25,6 +26,17 @@ Test(routers, one_of_this_host_that_does_not_answer_does_not_say_up)
 	cr_expect_eq(routers_see(&none, ENGINE), ROUTERS_NONE);
 	cr_expect_eq(routers_see(&remote, ENGINE), ROUTERS_NONE, "it is passed over");
 	cr_expect_eq(routers_see(&both, ENGINE), ROUTERS_SILENT);
+}
+
+Test(routers, why_an_engine_is_not_up)
+{
+	char url[] = CLOSED;
+	struct router v = {.url = url, .control = here};
+	const struct routers r = {.v = &v, .n = 1};
+	char *why = routers_why_not_up(&r, ENGINE);
+
+	cr_expect_str_eq(why, "no router answers on its control socket /no/such/socket");
+	free(why);
 }
 
 /* Answers ERR to one command. */
