@@ -42,7 +42,12 @@ static int
 view_make(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
 	bool again, struct host_view *v)
 {
-	const struct members_options mo = {.again = again, .keep_drains = o->keep_drains};
+	const struct members_options mo = {
+		.again = again,
+		.only = o->only,
+		.nonly = o->nonly,
+		.keep_drains = o->keep_drains,
+	};
 
 	*v = (struct host_view){.host = host_find(p->t, o->host)};
 	if (v->host == NULL)
@@ -281,6 +286,24 @@ is_as_the_file(const struct host_view *v)
 	return yes;
 }
 
+/* Each engine that is to be restarted is on this host. */
+static int
+find_named(const struct topo_plan *p, const struct host_view *v, const struct apply_options *o)
+{
+	int rc = 0;
+
+	for (int k = 0; k < o->nonly; k++) {
+		size_t i = 0;
+
+		while (i < v->members.n &&
+			!member_is_named(v->members.v[i].name, p->t->name, o->only[k]))
+			i++;
+		if (i == v->members.n)
+			rc = complain("this host has no engine %s", o->only[k]);
+	}
+	return rc;
+}
+
 int
 apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
 {
@@ -291,7 +314,7 @@ apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply
 		return 1;
 	if (view_make(p, r, o, false, &v) == 0 && view_refuse_foreign(p, &v) == 0) {
 		if (is_as_the_file(&v))
-			rc = 0;
+			rc = find_named(p, &v, o) == 0 ? 0 : 1;
 		else
 			(void)complain("this host differs from the fleet file: see plan, and apply "
 				       "it first");

@@ -8,11 +8,13 @@ struct apply_options {
 	unsigned drain_s; /* the longest wait for requests of a drained engine */
 	bool yes;         /* the only engine of a role is restarted as well */
 	bool keep_drains;
+	char *const *only; /* roll: these engines; nonly 0: all */
+	int nonly;
 };
 
 /* All return an exit code. */
 /* Prints what apply would do, and changes nothing: 3 if that is anything. */
 int apply_show(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);
 int apply_run(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);
-/* Restarts all engines of this host, one at a time per role.  Other differences are for apply. */
+/* Restarts the engines of this host, one at a time per role.  Other differences are for apply. */
 int apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);

@@ -278,11 +278,29 @@ member_url(const struct runner *r, const struct member *m)
 	return url != NULL || m->engine == NULL ? url : topo_url(m->engine);
 }
 
+bool
+member_is_named(const char *name, const char *fleet, const char *word)
+{
+	const size_t n = strlen(fleet);
+
+	return strcmp(name, word) == 0 ||
+	       (strncmp(name, fleet, n) == 0 && name[n] == '-' && strcmp(name + n + 1, word) == 0);
+}
+
+static bool
+is_again(const struct topo_plan *p, const struct members_options *o, const struct member *m)
+{
+	for (int i = 0; o->again && i < o->nonly; i++)
+		if (member_is_named(m->name, p->t->name, o->only[i]))
+			return true;
+	return o->again && o->nonly == 0;
+}
+
 static int
 look_at(const struct topo_plan *p, const struct runner *r, const struct routers *routers,
 	const struct members_options *o, struct member *m)
 {
-	struct member_facts f = {.wanted = m->engine != NULL, .again = o->again};
+	struct member_facts f = {.wanted = m->engine != NULL, .again = is_again(p, o, m)};
 
 	if (m->engine != NULL)
 		m->files = topo_render_engine(p, m->engine);

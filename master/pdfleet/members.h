@@ -52,9 +52,12 @@ struct member {
 	struct topo_files files; /* as they should be */
 	struct unit_status status;
 	enum change change;
-	enum step step;   /* W: step_enter() */
-	uint64_t late_ms; /* when the step's time is over, by clock_ms() */
-	unsigned failed;  /* probes of its health in a row, before it is taken away */
+	enum step step;         /* W: step_enter() */
+	uint64_t late_ms;       /* when the step's time is over, by clock_ms() */
+	unsigned failed;        /* probes of its health in a row, before it is taken away */
+	enum routers_load left; /* what it had when the time of its drain was over */
+	uint64_t
+		waits_ms; /* when its step is said to be a wait, by clock_ms(); UINT64_MAX: it has been */
 };
 
 struct members {
@@ -76,10 +79,15 @@ enum change member_change(const struct member_facts *f);
 bool member_is_down(unsigned failed, enum routers_view view);
 
 struct members_options {
-	bool again;       /* restart what runs as the file says, too */
+	bool again; /* restart what runs as the file says, too */
+	char *const *
+		only; /* `again` is for these engines, by name with or without the fleet's; NULL: for all */
+	int nonly;
 	bool keep_drains; /* an engine that is drained stays drained */
 };
 
+/* Whether `word` names the engine: NAME, or NAME without the fleet's in front of it. */
+bool member_is_named(const char *name, const char *fleet, const char *word);
 /* 0, or -1 after a message; *ret is to be freed in both cases. */
 int members_look(const struct topo_plan *p, const struct topo_host *h, const struct runner *r,
 	const struct routers *routers, const struct members_options *o, struct members *ret);

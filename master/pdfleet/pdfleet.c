@@ -63,7 +63,8 @@ usage(FILE *out)
 		"  plan --output DIR\n"
 		"              writes the files of each host to DIR/HOST/; DIR must be new or empty\n"
 		"  apply       makes this host what the fleet file says, one engine of a role at a time\n"
-		"  roll        restarts all engines of this host, one of a role at a time\n"
+		"  roll [NAME...]\n"
+		"              restarts these engines, or all engines, of this host, one of a role at a time\n"
 		"  status      shows what runs on this host; exits 3 if it is not as the file says\n"
 		"  logs NAME   follows the log of prefill-1, or of pdrouter\n"
 		"  scale ROLE=NUMBER...\n"
@@ -259,7 +260,11 @@ run_apply(const struct line *l, const struct fleet *f)
 static int
 run_roll(const struct line *l, const struct fleet *f)
 {
-	return apply_roll(f->plan, f->runner, &l->apply);
+	struct apply_options o = l->apply;
+
+	o.only = l->words;
+	o.nonly = l->nwords;
+	return apply_roll(f->plan, f->runner, &o);
 }
 
 static int
@@ -331,7 +336,7 @@ static const struct {
 	{"check", run_check, NULL, NO_WORD, false},
 	{"plan", run_plan, NULL, NO_WORD, true},
 	{"apply", run_apply, NULL, NO_WORD, false},
-	{"roll", run_roll, NULL, NO_WORD, false},
+	{"roll", run_roll, NULL, WORDS, false},
 	{"status", run_status, NULL, NO_WORD, false},
 	{"logs", run_logs, NULL, A_NAME, false},
 	{"scale", run_scale, begin_scale, WORDS, false},

@@ -250,28 +250,40 @@ ask(const struct router *r, const char *url)
 	return view;
 }
 
-/* Of a router whose figures cannot be read: yes, so the engine gets all of the time of a drain. */
-static bool
-has_some(const struct router *r, const char *name, const char *url)
+/* Of a router on another host.  One that does not answer may have requests: the engine gets all of the time of a drain. */
+static enum routers_load
+remote_load(struct router *r, const char *url)
 {
 	struct membuf page = {.p = NULL};
-	const bool some = get_metrics(r, &page) != 200 || sum_of(page.p, name, url) > 0;
+	const bool read = get_metrics(r, &page) == 200;
+	const bool busy =
+		read && (sum_of(page.p, "pdrouter_endpoint_in_flight", url) > 0 ||
+				sum_of(page.p, "pdrouter_endpoint_kv_outstanding", url) > 0);
 
 	membuf_free(&page);
-	return some;
+	if (!read && r->figures != FIGURES_UNREAD)
+		(void)complain("figures of the router on %s cannot be read: %s%s", r->host->name,
+			r->url != NULL ? r->url : "it has no address for other hosts",
+			r->url != NULL ? "/metrics" : "");
+	r->figures = read ? FIGURES_READ : FIGURES_UNREAD;
+	if (!read)
+		return ROUTERS_UNKNOWN;
+	return busy ? ROUTERS_BUSY : ROUTERS_IDLE;
 }
 
-bool
-routers_are_busy(const struct routers *r, const char *url)
+enum routers_load
+routers_load_at(struct routers *r, const char *url)
 {
 	const struct router_left left = routers_left_at(r, url);
-	bool busy = left.requests > 0 || left.kv > 0;
+	enum routers_load all = left.requests > 0 || left.kv > 0 ? ROUTERS_BUSY : ROUTERS_IDLE;
 
-	for (size_t i = 0; i < r->n && !busy; i++)
-		busy = r->v[i].control == NULL &&
-		       (has_some(&r->v[i], "pdrouter_endpoint_in_flight", url) ||
-			       has_some(&r->v[i], "pdrouter_endpoint_kv_outstanding", url));
-	return busy;
+	for (size_t i = 0; i < r->n && all != ROUTERS_BUSY; i++)
+		if (r->v[i].control == NULL) {
+			const enum routers_load one = remote_load(&r->v[i], url);
+
+			all = one > all ? one : all;
+		}
+	return all;
 }
 
 enum routers_view

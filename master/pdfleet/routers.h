@@ -9,6 +9,7 @@ struct router {
 	const struct topo_host *host;
 	char *control; /* path of its control socket; NULL: the router is on another host */
 	char *url;     /* where it answers /metrics; NULL: nowhere that this host can reach */
+	enum { FIGURES_UNTRIED, FIGURES_READ, FIGURES_UNREAD } figures; /* of one on another host */
 };
 
 struct routers {
@@ -42,8 +43,13 @@ struct router_left {
 	enum router_use use;
 };
 struct router_left routers_left_at(const struct routers *r, const char *url);
-/* Whether a router has requests at the engine, or waits for a fetch of its KV.  A router that does not answer has none. */
-bool routers_are_busy(const struct routers *r, const char *url);
+/* What routers have at the engine: requests, or KV that is to be fetched.  Of several answers the last one here counts. */
+enum routers_load {
+	ROUTERS_IDLE, /* a router of this host that does not answer has nothing */
+	ROUTERS_UNKNOWN, /* the figures of a router of another host cannot be read, which is a message the first time */
+	ROUTERS_BUSY,
+};
+enum routers_load routers_load_at(struct routers *r, const char *url);
 /* What the routers say of an engine; of several answers the last one here counts. */
 enum routers_view {
 	ROUTERS_NONE,    /* no router that answers knows it */

@@ -234,13 +234,13 @@ status_show(const struct topo_plan *p, const struct runner *r, const char *host)
 int
 status_logs(const struct topo_plan *p, const struct runner *r, const char *name)
 {
-	char *full = mem_printf("%s-%s", p->t->name, name), *unit = NULL;
+	char *unit = NULL;
 	struct unit_status status = {.state = UNIT_ABSENT};
 
 	if (strcmp(name, ROUTER_UNIT) == 0)
 		unit = mem_strdup(ROUTER_UNIT);
 	for (size_t i = 0; unit == NULL && i < p->nengines; i++)
-		if (strcmp(p->engines[i].name, name) == 0 || strcmp(p->engines[i].name, full) == 0)
+		if (member_is_named(p->engines[i].name, p->t->name, name))
 			unit = mem_printf(TOPO_UNIT "%s", p->engines[i].name);
 	if (unit == NULL)
 		(void)fprintf(stderr, "%s: no engine is named %s; the router is " ROUTER_UNIT "\n",
@@ -250,6 +250,5 @@ status_logs(const struct topo_plan *p, const struct runner *r, const char *name)
 	else if (status.state != UNIT_ABSENT)
 		(void)r->ops->follow(r, unit, RUNNER_LOG_LINES); /* returns on failure only */
 	free(unit);
-	free(full);
 	return 1;
 }

@@ -14,6 +14,11 @@
 
 #define POLL_MS 50       /* between two looks at engines and routers, at first */
 #define POLL_MAX_MS 1000 /* an engine that loads for minutes is not asked more often */
+#define WAITS_MS 2000    /* a step that takes longer is said to be a wait, once */
+
+/* Says on one line what the engine waits for; the caller ends the line.  False: for other engines, which have lines of their own. */
+typedef bool wait_fn(const struct steps *s, const struct member *m);
+static wait_fn turn_waits, drain_waits, health_waits, up_waits;
 
 /* What happens next to the engine: the same step to look again later. */
 typedef enum step step_fn(struct steps *s, struct member *m);
@@ -26,20 +31,21 @@ static const struct {
 	size_t clock;  /* of struct steps; 0: none */
 	uint64_t ms;   /* in place of `clock` */
 	step_fn *late;
+	wait_fn *waits;
 } steps[STEP_N] = {
 	// clang-format off
-	[STEP_TURN]        = {turn,        offsetof(struct steps, start_ms), 0, turn_late},
-	[STEP_DRAIN]       = {drain,       offsetof(struct steps, drain_ms), 0, drain_late},
-	[STEP_STOP]        = {stop,        0, 0, NULL},
-	[STEP_START]       = {start,       0, 0, NULL},
-	[STEP_HEALTH]      = {health,      offsetof(struct steps, start_ms), 0, health_late},
-	[STEP_UP]          = {up,          0, ROUTERS_UP_MS, up_late},
-	[STEP_BACK]        = {back,        0, 0, NULL},
-	[STEP_BACK_HEALTH] = {back_health, offsetof(struct steps, start_ms), 0, back_late},
-	[STEP_DONE]        = {NULL, 0, 0, NULL}, /* runs as the file says, and serves */
-	[STEP_GONE]        = {NULL, 0, 0, NULL}, /* stopped, its files are removed */
-	[STEP_LEFT]        = {NULL, 0, 0, NULL}, /* as it was: nothing has been done */
-	[STEP_FAILED]      = {NULL, 0, 0, NULL},
+	[STEP_TURN]        = {turn,        offsetof(struct steps, start_ms), 0, turn_late, turn_waits},
+	[STEP_DRAIN]       = {drain,       offsetof(struct steps, drain_ms), 0, drain_late, drain_waits},
+	[STEP_STOP]        = {stop,        0, 0, NULL, NULL},
+	[STEP_START]       = {start,       0, 0, NULL, NULL},
+	[STEP_HEALTH]      = {health,      offsetof(struct steps, start_ms), 0, health_late, health_waits},
+	[STEP_UP]          = {up,          0, ROUTERS_UP_MS, up_late, up_waits},
+	[STEP_BACK]        = {back,        0, 0, NULL, NULL},
+	[STEP_BACK_HEALTH] = {back_health, offsetof(struct steps, start_ms), 0, back_late, health_waits},
+	[STEP_DONE]        = {NULL, 0, 0, NULL, NULL}, /* runs as the file says, and serves */
+	[STEP_GONE]        = {NULL, 0, 0, NULL, NULL}, /* stopped, its files are removed */
+	[STEP_LEFT]        = {NULL, 0, 0, NULL, NULL}, /* as it was: nothing has been done */
+	[STEP_FAILED]      = {NULL, 0, 0, NULL, NULL},
 	// clang-format on
 };
 
@@ -59,6 +65,7 @@ step_enter(const struct steps *s, struct member *m, enum step step)
 		memcpy(&ms, (const char *)s + steps[step].clock, sizeof(ms));
 	m->step = step;
 	m->late_ms = steps[step].late != NULL ? clock_ms() + ms : UINT64_MAX;
+	m->waits_ms = clock_ms() + WAITS_MS;
 }
 
 static void
@@ -125,27 +132,63 @@ replicas(const struct steps *s, enum topo_role role)
 	return s->plan->t->groups[role].line != 0 ? s->plan->t->groups[role].replicas : 0;
 }
 
-/* Another engine of the role serves, on whatever host: it is healthy, and routers give it requests.  One that a killed run
- * has just restarted is healthy before its routers know. */
+static const char draining[] = "draining";
+
+/* Why the engine does not serve, on whatever host; NULL: it is healthy, and routers give it requests.  One that a killed run has
+ * just restarted is healthy before its routers know. */
+static const char *
+why_not_serving(const struct steps *s, const struct topo_engine *e)
+{
+	const struct member *local = member_of(s, e);
+	const char *why = NULL;
+	char *url;
+
+	if (!is_offered(local))
+		return "not ready";
+	url = local != NULL ? mem_strdup(local->url) : topo_url(e);
+	if (!is_healthy(s, url))
+		why = "not healthy";
+	else if (routers_have_drained(s->routers, url))
+		why = draining;
+	else {
+		const enum routers_view view = routers_see(s->routers, url);
+
+		if (view > ROUTERS_UP)
+			why = view == ROUTERS_DRAINED ? draining : "a router does not say up";
+	}
+	free(url);
+	return why;
+}
+
+static bool
+is_another(const struct topo_engine *e, const struct member *m)
+{
+	return e->role == m->role && e != m->engine;
+}
+
 static bool
 another_serves(const struct steps *s, const struct member *m)
 {
-	for (size_t i = 0; i < s->plan->nengines; i++) {
-		const struct topo_engine *e = &s->plan->engines[i];
-		const struct member *local = member_of(s, e);
-		char *url;
-		bool serves;
-
-		if (e->role != m->role || e == m->engine || !is_offered(local))
-			continue;
-		url = local != NULL ? mem_strdup(local->url) : topo_url(e);
-		serves = is_healthy(s, url) && !routers_have_drained(s->routers, url) &&
-			 routers_say_up(s->routers, url);
-		free(url);
-		if (serves)
+	for (size_t i = 0; i < s->plan->nengines; i++)
+		if (is_another(&s->plan->engines[i], m) &&
+			why_not_serving(s, &s->plan->engines[i]) == NULL)
 			return true;
-	}
 	return false;
+}
+
+/* Another one serves when someone else ends a drain, and not before. */
+static bool
+others_are_drained(const struct steps *s, const struct member *m)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < s->plan->nengines; i++)
+		if (is_another(&s->plan->engines[i], m)) {
+			if (why_not_serving(s, &s->plan->engines[i]) != draining)
+				return false;
+			any = true;
+		}
+	return any;
 }
 
 /* One engine of a role at a time. */
@@ -225,6 +268,13 @@ take_away(const struct steps *s, struct member *m)
 		return STEP_DRAIN;
 	if (s->yes)
 		return STEP_DRAIN;
+	if (s->keep_drains && others_are_drained(s, m)) {
+		(void)complain(
+			"%s: all other %s engines are drained, and their drains are kept: this "
+			"one is kept, too",
+			m->name, topo_role_name(m->role));
+		return STEP_LEFT;
+	}
 	if (others > 0 || m->failed > 0)
 		return STEP_TURN;
 	(void)complain("%s: it is the only %s engine, and requests would fail meanwhile: say --yes",
@@ -245,11 +295,20 @@ settle_files(const struct steps *s, const struct member *m)
 	return STEP_HEALTH;
 }
 
+/* What is said of an engine that is left alone because another one has failed; NULL: it has nothing to lose. */
+static const char *const untouched[CHANGE_N] = {
+	[CHANGE_REMOVE] = "not removed",
+	[CHANGE_START] = "not started",
+	[CHANGE_RESTART] = "not restarted",
+};
+
 static enum step
 turn(struct steps *s, struct member *m)
 {
-	if (any_is(s, STEP_FAILED) && m->change != CHANGE_NONE && m->change != CHANGE_UNDRAIN)
+	if (any_is(s, STEP_FAILED) && untouched[m->change] != NULL) {
+		(void)complain("%s: %s", m->name, untouched[m->change]);
 		return STEP_LEFT;
+	}
 	if (others_first(s, m))
 		return STEP_TURN;
 	switch (m->change) {
@@ -296,14 +355,17 @@ drain(struct steps *s, struct member *m)
 		routers_drain(s->routers, m->url);
 		m->drained = mem_strdup(m->url);
 	}
-	return routers_are_busy(s->routers, m->url) ? STEP_DRAIN : STEP_STOP;
+	return routers_load_at(s->routers, m->url) == ROUTERS_IDLE ? STEP_STOP : STEP_DRAIN;
 }
 
 static enum step
 drain_late(struct steps *s, struct member *m)
 {
-	(void)complain("%s: still has requests after %llu s: they get the time that its stop has",
-		m->name, (unsigned long long)(s->drain_ms / 1000));
+	m->left = routers_load_at(s->routers, m->url);
+	if (m->left == ROUTERS_BUSY)
+		(void)complain(
+			"%s: still has requests after %llu s: they get the time that its stop has",
+			m->name, (unsigned long long)(s->drain_ms / 1000));
 	return STEP_STOP;
 }
 
@@ -479,6 +541,68 @@ back_late(struct steps *s, struct member *m)
 	return STEP_FAILED;
 }
 
+/* --- waits that last
+ * --------------------------------------------------------------------------------- */
+
+static bool
+turn_waits(const struct steps *s, const struct member *m)
+{
+	const char *sep = "(";
+
+	if (others_first(s, m) || role_is_busy(s, m))
+		return false;
+	(void)printf("%s waits for another %s engine ", m->name, topo_role_name(m->role));
+	for (size_t i = 0; i < s->plan->nengines; i++) {
+		const struct topo_engine *e = &s->plan->engines[i];
+		const char *why = is_another(e, m) ? why_not_serving(s, e) : NULL;
+
+		if (why == NULL)
+			continue;
+		(void)printf("%s%s: %s", sep, e->name, why);
+		sep = ", ";
+	}
+	(void)printf("%s", sep[0] == '(' ? "" : ")");
+	return true;
+}
+
+static bool
+drain_waits(const struct steps *s, const struct member *m)
+{
+	(void)s;
+	(void)printf("%s waits for the end of its requests", m->name);
+	return true;
+}
+
+static bool
+health_waits(const struct steps *s, const struct member *m)
+{
+	(void)printf("%s waits for 200 from GET %s", m->name, s->routers->health_path);
+	return true;
+}
+
+static bool
+up_waits(const struct steps *s, const struct member *m)
+{
+	char *why = routers_why_not_up(s->routers, m->url);
+
+	(void)printf("%s waits for a router to say up (%s)", m->name, why);
+	free(why);
+	return true;
+}
+
+/* Once for each step. */
+static void
+say_wait(const struct steps *s, struct member *m)
+{
+	const uint64_t now = clock_ms();
+
+	if (now < m->waits_ms || steps[m->step].waits == NULL || !steps[m->step].waits(s, m))
+		return;
+	(void)printf(", at most %llu s\n", (unsigned long long)((m->late_ms - now) / 1000 + 1));
+	(void)fflush(stdout);
+	m->waits_ms = UINT64_MAX;
+}
+
 /* --- the loop
  * --------------------------------------------------------------------------------- */
 
@@ -493,8 +617,10 @@ advance(struct steps *s, struct member *m)
 
 		if (next == m->step && clock_ms() >= m->late_ms)
 			next = steps[m->step].late(s, m);
-		if (next == m->step)
+		if (next == m->step) {
+			say_wait(s, m);
 			break;
+		}
 		if (next == STEP_FAILED)
 			take_back(s, m);
 		step_enter(s, m, next);
@@ -510,6 +636,28 @@ pause_ms(uint64_t idle_ms)
 	const uint64_t ms = POLL_MS + idle_ms / 8;
 
 	return ms < POLL_MAX_MS ? ms : POLL_MAX_MS;
+}
+
+/* One line for each engine that was stopped before its requests were over. */
+static bool
+any_was_cut(const struct steps *s)
+{
+	static const char *const whether[] = {
+		[ROUTERS_UNKNOWN] = "and whether requests were left is not known",
+		[ROUTERS_BUSY] = "although requests were left",
+	};
+	bool any = false;
+
+	for (size_t i = 0; i < s->members->n; i++) {
+		const struct member *m = &s->members->v[i];
+
+		if (m->left == ROUTERS_IDLE)
+			continue;
+		(void)complain(
+			"%s: was stopped after --drain-timeout %s", m->name, whether[m->left]);
+		any = true;
+	}
+	return any;
 }
 
 int
@@ -533,5 +681,5 @@ steps_run(struct steps *s)
 		if (open > 0 && !moved)
 			(void)usleep((useconds_t)pause_ms(idle_ms) * 1000);
 	} while (open > 0);
-	return any_is(s, STEP_FAILED) || any_is(s, STEP_LEFT);
+	return any_was_cut(s) || any_is(s, STEP_FAILED) || any_is(s, STEP_LEFT);
 }

@@ -18,7 +18,7 @@
 struct steps {
 	const struct topo_plan *plan;
 	const struct runner *runner;
-	const struct routers *routers;
+	struct routers *routers;
 	struct members *members;
 	uint64_t start_ms; /* from the start of an engine until it is healthy */
 	uint64_t drain_ms; /* from a drain until its requests are over */

@@ -20,6 +20,7 @@ class Host:
     """A fleet file of this host, and the folder below which `--plain` keeps everything."""
 
     templates = ("-t", TEMPLATES)
+    address = "127.0.0.1"  # of the router
 
     def __init__(self, world, prefill, decode, name="f"):
         self.world, self.name, self.dir, self.path = world, name, world.file("host"), world.file("fleet", "yaml")
@@ -65,13 +66,13 @@ class Host:
         return {str(p.relative_to(self.dir)): p.read_bytes() for p in self.dir.glob("etc/**/*") if p.is_file()}
 
     def ask(self, _=0):
-        with Client(("127.0.0.1", self.port)) as c:
+        with Client((self.address, self.port)) as c:
             answer = c.post("/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 20, "stream": True})
             assert answer.status == 200 and answer.body.endswith(b"data: [DONE]\n\n"), answer.body
 
     def stream(self, n=250):
         """The head of its answer has come; its events take half a second."""
-        c = Client(("127.0.0.1", self.port))
+        c = Client((self.address, self.port))
         c.request("POST", "/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": n, "stream": True})
         assert c.read(head_only=True).status == 200
         return c
