@@ -38,12 +38,20 @@ view_free(struct host_view *v)
 	routers_free(&v->routers);
 }
 
+/* What this host is to become. */
+enum goal {
+	GOAL_FILE,       /* what the fleet file says */
+	GOAL_FILE_AGAIN, /* the same, with engines that have started again */
+	GOAL_NOTHING,    /* one without engines and router of the fleet */
+};
+
 static int
 view_make(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
-	bool again, struct host_view *v)
+	enum goal goal, struct host_view *v)
 {
 	const struct members_options mo = {
-		.again = again,
+		.remove = goal == GOAL_NOTHING,
+		.again = goal == GOAL_FILE_AGAIN,
 		.only = o->only,
 		.nonly = o->nonly,
 		.keep_drains = o->keep_drains,
@@ -55,6 +63,8 @@ view_make(const struct topo_plan *p, const struct runner *r, const struct apply_
 	v->routers = routers_of(p, v->host);
 	if (router_unit_look(p, v->host, r, &v->routers, &v->router) != 0)
 		return -1;
+	if (goal == GOAL_NOTHING)
+		router_unit_give_up(&v->router);
 	return members_look(p, v->host, r, &v->routers, &mo, &v->members);
 }
 
@@ -128,11 +138,12 @@ show_router(const struct router_unit *u, const char *fleet)
 	return any;
 }
 
-int
-apply_show(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
+static int
+show(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
+	enum goal goal)
 {
 	struct host_view v;
-	int rc = view_make(p, r, o, false, &v) == 0 ? 0 : 1;
+	int rc = view_make(p, r, o, goal, &v) == 0 ? 0 : 1;
 
 	if (rc == 0 && view_refuse_foreign(p, &v) != 0)
 		rc = 1;
@@ -145,6 +156,12 @@ apply_show(const struct topo_plan *p, const struct runner *r, const struct apply
 		rc = EXIT_DIFFERS;
 	view_free(&v);
 	return rc;
+}
+
+int
+apply_show(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
+{
+	return show(p, r, o, GOAL_FILE);
 }
 
 /* --- apply
@@ -251,12 +268,12 @@ converge(const struct topo_plan *p, const struct runner *r, const struct apply_o
 
 static int
 run_locked(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
-	bool again)
+	enum goal goal)
 {
 	struct host_view v;
 	int rc = 1;
 
-	if (view_make(p, r, o, again, &v) == 0 && view_refuse_foreign(p, &v) == 0) {
+	if (view_make(p, r, o, goal, &v) == 0 && view_refuse_foreign(p, &v) == 0) {
 		tell_of_remote(&v);
 		rc = converge(p, r, o, &v);
 	}
@@ -264,14 +281,36 @@ run_locked(const struct topo_plan *p, const struct runner *r, const struct apply
 	return rc;
 }
 
-int
-apply_run(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
+static int
+run(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
+	enum goal goal)
 {
-	int fd = lock(p, r), rc = fd != -1 ? run_locked(p, r, o, false) : 1;
+	int fd = lock(p, r), rc = fd != -1 ? run_locked(p, r, o, goal) : 1;
 
 	if (fd != -1)
 		(void)close(fd);
 	return rc;
+}
+
+int
+apply_run(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
+{
+	return run(p, r, o, GOAL_FILE);
+}
+
+int
+apply_remove(const struct topo_plan *p, const struct runner *r, const struct apply_options *o)
+{
+	int rc;
+
+	if (o->yes)
+		return run(p, r, o, GOAL_NOTHING);
+	rc = show(p, r, o, GOAL_NOTHING);
+	if (rc != EXIT_DIFFERS)
+		return rc;
+	(void)fflush(stdout);
+	(void)complain("that would be the end of the fleet on this host: say --yes");
+	return 1;
 }
 
 /* A roll that was killed has left an engine that does not run; that is no reason to refuse the next one. */
@@ -312,7 +351,7 @@ apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply
 
 	if (fd == -1)
 		return 1;
-	if (view_make(p, r, o, false, &v) == 0 && view_refuse_foreign(p, &v) == 0) {
+	if (view_make(p, r, o, GOAL_FILE, &v) == 0 && view_refuse_foreign(p, &v) == 0) {
 		if (is_as_the_file(&v))
 			rc = find_named(p, &v, o) == 0 ? 0 : 1;
 		else
@@ -321,7 +360,7 @@ apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply
 	}
 	view_free(&v);
 	if (rc == 0)
-		rc = run_locked(p, r, o, true);
+		rc = run_locked(p, r, o, GOAL_FILE_AGAIN);
 	(void)close(fd);
 	return rc;
 }

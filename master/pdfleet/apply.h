@@ -1,4 +1,4 @@
-/* The commands that converge this host to the fleet file: plan, apply, roll. */
+/* The commands that converge this host to the fleet file: plan, apply, roll; and remove, which is its end. */
 #pragma once
 #include "master/pdfleet/runner.h"
 
@@ -18,3 +18,5 @@ int apply_show(const struct topo_plan *p, const struct runner *r, const struct a
 int apply_run(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);
 /* Restarts the engines of this host, one at a time per role.  Other differences are for apply. */
 int apply_roll(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);
+/* Stops the engines and the router of this host, and removes their files; without o->yes it shows them, and changes nothing. */
+int apply_remove(const struct topo_plan *p, const struct runner *r, const struct apply_options *o);

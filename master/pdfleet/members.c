@@ -335,7 +335,7 @@ members_look(const struct topo_plan *p, const struct topo_host *h, const struct 
 	int rc;
 
 	*ret = (struct members){.v = NULL};
-	for (size_t i = 0; i < p->nengines; i++)
+	for (size_t i = 0; !o->remove && i < p->nengines; i++)
 		if (p->engines[i].host == h) {
 			struct member *m = add(ret, p->engines[i].name);
 

@@ -79,7 +79,8 @@ enum change member_change(const struct member_facts *f);
 bool member_is_down(unsigned failed, enum routers_view view);
 
 struct members_options {
-	bool again; /* restart what runs as the file says, too */
+	bool remove; /* as if the fleet file had no engine on this host */
+	bool again;  /* restart what runs as the file says, too */
 	char *const *
 		only; /* `again` is for these engines, by name with or without the fleet's; NULL: for all */
 	int nonly;

@@ -65,6 +65,8 @@ usage(FILE *out)
 		"  apply       makes this host what the fleet file says, one engine of a role at a time\n"
 		"  roll [NAME...]\n"
 		"              restarts these engines, or all engines, of this host, one of a role at a time\n"
+		"  remove      drains and stops all engines of this host, stops its router, and removes\n"
+		"              their files; without --yes it only shows that\n"
 		"  status      shows what runs on this host; exits 3 if it is not as the file says\n"
 		"  logs NAME   follows the log of prefill-1, or of pdrouter\n"
 		"  scale ROLE=NUMBER...\n"
@@ -78,7 +80,7 @@ usage(FILE *out)
 		"  --host NAME this host, by its name in the fleet file; with --output: one host only\n"
 		"  --user      this host: units of the user's systemd, files below ~/.config\n"
 		"  --plain DIR this host: no systemd; files, logs and pid files below DIR\n"
-		"  --yes       apply, roll: restart the only engine of a role, too\n"
+		"  --yes       apply, roll: restart the only engine of a role, too; remove: do it\n"
 		"  --keep-drains\n"
 		"              apply, roll: engines that are drained stay drained\n"
 		"  --start-timeout S\n"
@@ -268,6 +270,14 @@ run_roll(const struct line *l, const struct fleet *f)
 }
 
 static int
+run_remove(const struct line *l, const struct fleet *f)
+{
+	if (l->output != NULL)
+		return wrong("--output is for plan only", "");
+	return apply_remove(f->plan, f->runner, &l->apply);
+}
+
+static int
 run_status(const struct line *l, const struct fleet *f)
 {
 	return status_show(f->plan, f->runner, l->host);
@@ -337,6 +347,7 @@ static const struct {
 	{"plan", run_plan, NULL, NO_WORD, true},
 	{"apply", run_apply, NULL, NO_WORD, false},
 	{"roll", run_roll, NULL, WORDS, false},
+	{"remove", run_remove, NULL, NO_WORD, false},
 	{"status", run_status, NULL, NO_WORD, false},
 	{"logs", run_logs, NULL, A_NAME, false},
 	{"scale", run_scale, begin_scale, WORDS, false},

@@ -121,6 +121,13 @@ router_unit_look(const struct topo_plan *p, const struct topo_host *h, const str
 }
 
 void
+router_unit_give_up(struct router_unit *u)
+{
+	topo_files_free(&u->files);
+	u->change = change_of(u);
+}
+
+void
 router_unit_free(struct router_unit *u)
 {
 	topo_files_free(&u->files);

@@ -32,6 +32,8 @@ struct router_unit {
 /* 0, or -1 after a message; *ret is to be freed in both cases. */
 int router_unit_look(const struct topo_plan *p, const struct topo_host *h, const struct runner *r,
 	const struct routers *routers, struct router_unit *ret);
+/* As if the fleet file had no router on this host. */
+void router_unit_give_up(struct router_unit *u);
 void router_unit_free(struct router_unit *u);
 
 /* Prints what u->change, which is one, does to the router. */

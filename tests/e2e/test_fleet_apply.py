@@ -432,6 +432,23 @@ def test_a_file_that_an_engine_no_longer_needs_is_removed(make):
     assert host.files() == before
 
 
+def test_remove_is_the_end_of_a_fleet_on_its_host(make):
+    """Without --yes it shows what it would do.  A file of the user stays."""
+    host = make(1, 2)
+    assert host.do("remove") == ""
+    host.do("apply")
+    before, files = host.pids(), host.files()
+    mine = host.dir / "etc/systemd/system/pdrouter-engine@f-decode-0.service.d/mine.conf"
+    mine.write_text("[Service]\n")
+    plan = host.do("remove", code=1)
+    assert "say --yes" in plan and host.pids() == before and set(host.files()) == {*files, str(mine.relative_to(host.dir))}
+    done = host.do("remove", "--yes")
+    assert sorted(actions(plan, "drain", "stop", "remove")) == sorted(actions(done, "drain", "stop", "remove"))
+    assert done.splitlines()[-2:] == ["stop pdrouter", f"remove {host.dir}/etc/pdrouter/pdrouter.yaml"]
+    assert not host.pids() and not any(alive(pid) for pid in before.values()) and list(host.files()) == [str(mine.relative_to(host.dir))]
+    assert host.do("remove", "--yes") == ""
+
+
 # --- the router's control socket
 
 class HostOfDefaults(Host):

@@ -116,7 +116,7 @@ step() { # CODE ARGUMENTS...
 	code=${PIPESTATUS[0]}
 	[ "$code" -eq "$want" ] || die "exit code $code, not $want"
 }
-running() { for pid in $(pids); do kill -0 "$pid" 2>/dev/null && echo "$pid"; done | wc -l; }
+running() { for pid in ${started-$(pids)}; do kill -0 "$pid" 2>/dev/null && echo "$pid"; done | wc -l; }
 
 say "A fleet file: 2P2D of the simulator, and a router"
 write
@@ -163,10 +163,10 @@ wait "${load[@]}"
 load=()
 echo "  $(count '^ok') streams answered, $(count '^failed') failed"
 [ "$(count '^failed')" -eq 0 ] || die "requests failed"
-for pid in $(pids); do
-	kill -TERM "$pid"
-done
-for _ in $(seq 200); do
+started=$(pids)
+step 1 remove
+step 0 remove --yes
+for _ in $(seq 200); do # ended, and gone once init has seen it
 	[ "$(running)" -eq 0 ] && break
 	sleep 0.05
 done
