@@ -53,9 +53,9 @@ struct fleet {
 };
 
 static void
-usage(FILE *out)
+usage(void)
 {
-	(void)fprintf(out,
+	(void)printf(
 		"usage: pdctl fleet COMMAND [-f FILE] [-t DIR] [--host NAME] [options]\n\n"
 		"  check       says all that is wrong with the fleet file, else ok;\n"
 		"              with --host: with this host, too\n"
@@ -92,8 +92,7 @@ usage(FILE *out)
 static int
 wrong(const char *what, const char *why)
 {
-	(void)fprintf(stderr, "pdctl fleet: %s%s\n\n", what, why);
-	usage(stderr);
+	(void)fprintf(stderr, "pdctl fleet: %s%s (see pdctl fleet --help)\n", what, why);
 	return 2;
 }
 
@@ -272,8 +271,6 @@ run_roll(const struct line *l, const struct fleet *f)
 static int
 run_remove(const struct line *l, const struct fleet *f)
 {
-	if (l->output != NULL)
-		return wrong("--output is for plan only", "");
 	return apply_remove(f->plan, f->runner, &l->apply);
 }
 
@@ -491,11 +488,14 @@ main(int argc, char **argv)
 					   ? no_argument
 					   : required_argument,
 			.val = LONG_ONLY + (int)i};
-	while ((opt = getopt_long(argc, argv, "f:t:h", longs, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, ":f:t:h", longs, NULL)) != -1) {
 		row = row_of(opt);
-		if (row == NOPTIONS || options[row].kind == USAGE) {
-			usage(row == NOPTIONS ? stderr : stdout);
-			return row == NOPTIONS ? 2 : 0;
+		if (row == NOPTIONS)
+			return wrong(argv[optind - 1],
+				opt == ':' ? " needs a value" : " is not an option");
+		if (options[row].kind == USAGE) {
+			usage();
+			return 0;
 		}
 		rc = take_option(&l, row, optarg);
 		if (rc != 0)

@@ -43,7 +43,7 @@ struct runner_ops {
 	int (*forget)(const struct runner *r, const char *unit);
 	/* The definitions have changed. */
 	int (*reload)(const struct runner *r);
-	/* Appends the last `n` lines of the unit's log. */
+	/* Appends the last `n` lines of the unit's log; without systemd that is of its last start. */
 	int (*last)(const struct runner *r, const char *unit, unsigned n, struct membuf *out);
 	/* Becomes a program that prints the last `n` lines and what follows; returns on failure only. */
 	int (*follow)(const struct runner *r, const char *unit, unsigned n);

@@ -1,6 +1,6 @@
 /*
  * The runner without systemd: pdfleet starts the processes itself, each in a session of its own, and leaves them alone.
- * Each has RUN/UNIT.log, and RUN/UNIT.pid with its pid and start time, and the word "stopping" once it has been told to end.
+ * Each has RUN/UNIT.log of its last start, RUN/UNIT.log.1 of the start before, and RUN/UNIT.pid with its pid and start time, and the word "stopping" once it has been told to end.
  * A process that ends by itself is not started again: its pid file stays, and tells that it failed.
  * `pdctl upgrade` puts another process in the place of the router's: it is known by its environment.
  */
@@ -183,6 +183,16 @@ status(const struct runner *r, const char *unit, struct unit_status *ret)
 /* --- starting
  * ------------------------------------------------------------------------------------ */
 
+/* So the log has the lines of one start. */
+static void
+keep_log(const char *log)
+{
+	char *former = mem_printf("%s.1", log);
+
+	(void)rename(log, former); /* there may be none */
+	free(former);
+}
+
 /*
  * The child writes its own pid file before it becomes the program.  So there is no moment at which the unit
  * runs and no file says so, whenever its parent is killed.  The child has the lock of `apply` until then.
@@ -193,6 +203,7 @@ become(const struct unit_file *d, const char *log, const char *pid_path, int rep
 	int in = open("/dev/null", O_RDONLY), out, err;
 
 	(void)setsid();
+	keep_log(log);
 	out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0644);
 	if (out != -1 && pid_write(pid_path, getpid(), "") == 0 && chdir("/") == 0) {
 		(void)dup2(in, STDIN_FILENO);

@@ -183,7 +183,7 @@ def test_an_engine_that_cannot_start_goes_back_to_its_former_files(make):
     host.args["prefill"] = ["--no-such-option"]
     with host.load():
         done = host.do("apply", code=1)
-    assert "no-such-option" in done and "restart f-prefill-0 (former files)" in done
+    assert "no-such-option" in done and "restart f-prefill-0 (former files)" in done and "f-prefill-1: not restarted\n" in done
     after = host.pids()
     assert host.files() == files and {u for u in before if before[u] != after[u]} == {"f-prefill-0"}
     host.args["prefill"] = []

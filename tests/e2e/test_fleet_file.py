@@ -296,10 +296,12 @@ def test_pdctl_says_where_pdfleet_should_be(world):
 
 
 @pytest.mark.parametrize("args,word", [([], "a command is needed"), (["go"], "go is not a command"), (["check", "x"], "too much: x"),
-                                       (["check", "--output", "x"], "is for plan and render only"), (["--what"], "unrecognized option")])
+                                       (["check", "--output", "x"], "is for plan and render only"), (["--what"], "--what is not an option"),
+                                       (["--host"], "--host needs a value")])
 def test_wrong_command_lines(world, args, word):
-    done = fleet(*args, "-f", written(world, simulated(world)), "-t", TEMPLATES)
+    done = fleet("-f", written(world, simulated(world)), "-t", TEMPLATES, *args)
     assert done.returncode == 2 and word in done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.endswith(" (see pdctl fleet --help)\n")
 
 
 def test_an_unknown_kind_names_where_its_template_was_searched(world):

@@ -131,6 +131,22 @@ Test(runner, a_process_that_ends_by_itself_has_failed)
 	unmake(&r);
 }
 
+Test(runner, the_log_is_that_of_the_last_start)
+{
+	struct runner *r = make("echo start; exec sleep 60");
+	struct membuf b = {.p = NULL};
+
+	for (unsigned i = 0; i < 2; i++) {
+		cr_assert_eq(r->ops->start(r, UNIT), 0);
+		expect_log(r, "start\n");
+		cr_assert_eq(r->ops->stop(r, UNIT), 0);
+	}
+	cr_assert_eq(r->ops->last(r, UNIT, 10, &b), 0);
+	cr_expect(b.n == 6 && memcmp(b.p, "start\n", 6) == 0, "%.*s", (int)b.n, b.p);
+	membuf_free(&b);
+	unmake(&r);
+}
+
 Test(runner, a_pid_of_another_process_is_not_trusted)
 {
 	struct runner *r = make("exec sleep 60");
