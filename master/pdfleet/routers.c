@@ -317,11 +317,10 @@ why_unknown(const struct router *r, const struct router_left *left)
 {
 	if (r->control == NULL)
 		return NULL;
-	if (left->word[0] == '\0')
+	if (left->use == ROUTER_USE_UNKNOWN)
 		return mem_printf("no router answers on its control socket %s", r->control);
-	return strcmp(left->word, "gone") == 0
-		       ? mem_printf("the router of this host does not know it")
-		       : NULL;
+	return left->use == ROUTER_USE_GONE ? mem_printf("the router of this host does not know it")
+					    : NULL;
 }
 
 char *
