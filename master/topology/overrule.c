@@ -7,6 +7,7 @@
 #include "master/topology/finding.h"
 #include "master/topology/names.h"
 #include "master/topology/parts.h"
+#include "shm/base/mem.h"
 
 /*
  * The rule: a text of the template whose ${name} belongs to the plan gives the engine what the plan has decided.  A
@@ -21,7 +22,7 @@ compare(struct topo_plan *p, const struct topo_engine *e, const char *what, cons
 	char *name, *key;
 
 	while ((at = topo_names_next(at, &n)) != NULL) {
-		name = strndup(at, n);
+		name = mem_strndup(at, n);
 		key = topo_names_key(at + 2, n - 3);
 		if (key != NULL && strstr(value, name) == NULL)
 			topo_found(p, users->file, users->line, topo_role_name(e->role),
