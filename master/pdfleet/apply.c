@@ -242,6 +242,20 @@ wait_listed(const struct host_view *v)
 /* A router that does not run starts first: it serves with the engines that are there.  One that runs gets its new file last: it
  * has no endpoint that was never there. */
 static int
+bring(struct host_view *v, struct steps *s)
+{
+	const bool first = v->router.change == ROUTER_START;
+
+	if (first && router_unit_apply(&v->router) != 0)
+		return 1;
+	if (steps_run(s) != 0)
+		return 1;
+	if (!first && router_unit_apply(&v->router) != 0)
+		return 1;
+	return wait_listed(v) == 0 ? 0 : 1;
+}
+
+static int
 converge(const struct topo_plan *p, const struct runner *r, const struct apply_options *o,
 	struct host_view *v)
 {
@@ -255,15 +269,9 @@ converge(const struct topo_plan *p, const struct runner *r, const struct apply_o
 		.keep_drains = o->keep_drains,
 		.yes = o->yes,
 	};
-	const bool first = v->router.change == ROUTER_START;
+	const int rc = bring(v, &s);
 
-	if (first && router_unit_apply(&v->router) != 0)
-		return 1;
-	if (steps_run(&s) != 0)
-		return 1;
-	if (!first && router_unit_apply(&v->router) != 0)
-		return 1;
-	return wait_listed(v) == 0 ? 0 : 1;
+	return steps_say_cut(&s) ? 1 : rc;
 }
 
 static int

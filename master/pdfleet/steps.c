@@ -638,28 +638,6 @@ pause_ms(uint64_t idle_ms)
 	return ms < POLL_MAX_MS ? ms : POLL_MAX_MS;
 }
 
-/* One line for each engine that was stopped before its requests were over. */
-static bool
-any_was_cut(const struct steps *s)
-{
-	static const char *const whether[] = {
-		[ROUTERS_UNKNOWN] = "and whether requests were left is not known",
-		[ROUTERS_BUSY] = "although requests were left",
-	};
-	bool any = false;
-
-	for (size_t i = 0; i < s->members->n; i++) {
-		const struct member *m = &s->members->v[i];
-
-		if (m->left == ROUTERS_IDLE)
-			continue;
-		(void)complain(
-			"%s: was stopped after --drain-timeout %s", m->name, whether[m->left]);
-		any = true;
-	}
-	return any;
-}
-
 int
 steps_run(struct steps *s)
 {
@@ -681,5 +659,26 @@ steps_run(struct steps *s)
 		if (open > 0 && !moved)
 			(void)usleep((useconds_t)pause_ms(idle_ms) * 1000);
 	} while (open > 0);
-	return any_was_cut(s) || any_is(s, STEP_FAILED) || any_is(s, STEP_LEFT);
+	return any_is(s, STEP_FAILED) || any_is(s, STEP_LEFT);
+}
+
+bool
+steps_say_cut(const struct steps *s)
+{
+	static const char *const whether[] = {
+		[ROUTERS_UNKNOWN] = "and whether requests were left is not known",
+		[ROUTERS_BUSY] = "although requests were left",
+	};
+	bool any = false;
+
+	for (size_t i = 0; i < s->members->n; i++) {
+		const struct member *m = &s->members->v[i];
+
+		if (m->left == ROUTERS_IDLE)
+			continue;
+		(void)complain(
+			"%s: was stopped after --drain-timeout %s", m->name, whether[m->left]);
+		any = true;
+	}
+	return any;
 }

@@ -28,6 +28,8 @@ struct steps {
 
 /* 0: every engine is as the file says.  1: not all of them; each has had its message. */
 int steps_run(struct steps *s);
+/* One line for each engine that was stopped before its requests were over; true: there was one. */
+bool steps_say_cut(const struct steps *s);
 
 /* Inside steps.c, and for its test: what a step has in the table. */
 bool step_is_last(enum step step);

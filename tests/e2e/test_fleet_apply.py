@@ -432,6 +432,18 @@ def test_a_file_that_an_engine_no_longer_needs_is_removed(make):
     assert host.files() == before
 
 
+def test_requests_that_were_cut_do_not_keep_the_router_from_its_file(make):
+    """The exit code is 1; the rest of apply is done."""
+    host = make(1, 2)
+    host.do("apply")
+    streams, host.replicas["decode"] = [host.stream(2000) for _ in range(4)], 1
+    done = host.do("apply", "--drain-timeout", 0, code=1)
+    assert "f-decode-1: was stopped after --drain-timeout although requests were left\n" in done
+    assert actions(done, "stop", "reload") == ["stop f-decode-1", "reload pdrouter"] and host.do("plan") == ""
+    for s in streams:
+        s.close()
+
+
 def test_remove_is_the_end_of_a_fleet_on_its_host(make):
     """Without --yes it shows what it would do.  A file of the user stays."""
     host = make(1, 2)
