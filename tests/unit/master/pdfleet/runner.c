@@ -163,7 +163,7 @@ Test(runner, a_pid_of_another_process_is_not_trusted)
 	unmake(&r);
 }
 
-/* The pid that the unit has written to its log, of a process that runs; behind `former`. */
+/* The pid that the unit has written to its log, of a process that runs; that of its last start was `former`. */
 static pid_t
 child_of(const struct runner *r, pid_t former)
 {
