@@ -479,7 +479,8 @@ send_probe(struct health *h)
 				    .api_key = e->pool->api_key,
 				    .timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms,
 				    .max_body = HEALTH_BODY_MAX,
-				    .keep = true,
+				    /* of an engine that may go at once nothing is left to close */
+				    .keep = h->standing == UP,
 				    .fresh = fresh});
 }
 

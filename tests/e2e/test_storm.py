@@ -248,7 +248,7 @@ def test_newest_configuration_within_10_ms_of_the_last_signal(world):
     s.blow(2)
     s.took.clear()
     last = []
-    while min(last, default=math.inf) >= 10 and len(last) < 20:
+    while min(last, default=math.inf) >= 10 and len(last) < 40:
         s.blow(1)
         last.append(s.last())
     done, bad = load.stop()
