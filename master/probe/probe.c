@@ -446,8 +446,6 @@ append(struct bytes *b, const char *data, size_t n)
 	b->n += n;
 }
 
-#define SMALL_BODY (16u << 10) /* the reserve (MEM_RESERVE) has room for a thousand such bodies */
-
 /* NULL, or why not: for that no single engine is to blame. */
 static const char *
 keep_body(struct probe *p, const struct span *piece)
@@ -456,7 +454,7 @@ keep_body(struct probe *p, const struct span *piece)
 
 	if (p->env->held + more > p->env->max_held)
 		return "answers of all engines together too large";
-	if (more > 0 && room > SMALL_BODY && !mem_has_room(room))
+	if (more > 0 && !mem_has_room(room))
 		return "out of memory";
 	p->env->held += more;
 	append(&p->body, piece->p, piece->n);
