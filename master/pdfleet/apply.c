@@ -215,17 +215,6 @@ is_listed(const struct host_view *v, const struct member *m)
 }
 
 static int
-not_listed(const struct host_view *v, const struct member *m)
-{
-	char *why = routers_why_not_up(&v->routers, m->url);
-
-	(void)complain("%s: is healthy, but a router does not say up after %d s: %s", m->name,
-		ROUTERS_UP_MS / 1000, why);
-	free(why);
-	return -1;
-}
-
-static int
 wait_listed(const struct host_view *v)
 {
 	const uint64_t end = clock_ms() + ROUTERS_UP_MS;
@@ -233,7 +222,8 @@ wait_listed(const struct host_view *v)
 	for (size_t i = 0; i < v->members.n; i++)
 		while (!is_listed(v, &v->members.v[i])) {
 			if (clock_ms() >= end)
-				return not_listed(v, &v->members.v[i]);
+				return routers_say_late(
+					&v->routers, v->members.v[i].name, v->members.v[i].url);
 			(void)usleep(POLL_MS * 1000);
 		}
 	return 0;

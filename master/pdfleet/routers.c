@@ -342,3 +342,14 @@ routers_why_not_up(const struct routers *r, const char *url)
 	}
 	return why != NULL ? why : mem_strdup("it has said so just now");
 }
+
+int
+routers_say_late(const struct routers *r, const char *name, const char *url)
+{
+	char *why = routers_why_not_up(r, url);
+
+	(void)complain("%s: is healthy, but a router does not say up after %d s: %s", name,
+		ROUTERS_UP_MS / 1000, why);
+	free(why);
+	return -1;
+}

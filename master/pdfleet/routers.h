@@ -66,5 +66,7 @@ bool routers_say_up(const struct routers *r, const char *url);
 bool routers_are_settled(const struct routers *r, const char *url);
 /* Why a router gives the engine no requests, for a message; the caller frees it. */
 char *routers_why_not_up(const struct routers *r, const char *url);
+/* The message that ROUTERS_UP_MS are over.  Returns -1. */
+int routers_say_late(const struct routers *r, const char *name, const char *url);
 /* Whether the router of this host knows the engine. */
 bool routers_know(const struct routers *r, const char *url);

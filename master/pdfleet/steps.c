@@ -492,11 +492,7 @@ up(struct steps *s, struct member *m)
 static enum step
 up_late(struct steps *s, struct member *m)
 {
-	char *why = routers_why_not_up(s->routers, m->url);
-
-	(void)complain("%s: is healthy, but a router does not say up after %d s: %s", m->name,
-		ROUTERS_UP_MS / 1000, why);
-	free(why);
+	(void)routers_say_late(s->routers, m->name, m->url);
 	return STEP_FAILED;
 }
 
