@@ -362,7 +362,6 @@ set_text(const struct conf_key *k, void *base, const char *text, char what[CONF_
 	return 0;
 }
 
-#define HEADER_BYTES ALNUM "!#$%&'*+-.^_`|~"
 #define ALNUM "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 static int
@@ -380,7 +379,7 @@ set_header(const struct conf_key *k, void *base, const char *text, char what[CON
 {
 	const struct span name = {text, strlen(text)};
 
-	if (text[strspn(text, HEADER_BYTES)] != '\0')
+	if (text[0] != '\0' && !http_is_name(name))
 		return bad(what, "%.80s is not the name of a header: no blanks, no colon", text);
 	if (http_is_hop(name) || http_is_ours(name))
 		return bad(what, "the router does not pass %.80s to engines: name another header",
@@ -579,7 +578,7 @@ add_origin(const struct conf_key *k, void *base, const char *text, char what[CON
 static int
 add_field(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
-	if (text[strspn(text, HEADER_BYTES)] != '\0')
+	if (text[0] != '\0' && !http_is_name((struct span){text, strlen(text)}))
 		return bad(what, "%.80s is not the name of a header: no blanks, no colon", text);
 	return add_text(k, base, text, what);
 }
