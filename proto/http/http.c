@@ -143,6 +143,24 @@ http_list_next(struct span *list, struct span *ret)
 	return true;
 }
 
+bool
+http_list_last(struct span *list, struct span *ret)
+{
+	const char *comma;
+
+	if (list->p == NULL)
+		return false;
+	comma = memrchr(list->p, ',', list->n);
+	if (comma == NULL) {
+		*ret = trim(*list);
+		*list = (struct span){NULL, 0};
+		return true;
+	}
+	*ret = trim((struct span){comma + 1, (size_t)(list->p + list->n - comma - 1)});
+	list->n = (size_t)(comma - list->p);
+	return true;
+}
+
 /* ---- where a head ends ---- */
 
 static int

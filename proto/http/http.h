@@ -113,6 +113,8 @@ bool span_eq(struct span s, const char *text);
 bool http_is_name(struct span s);
 /* Cuts the next member of a comma-separated list off *list, without blanks; false at its end. */
 bool http_list_next(struct span *list, struct span *ret);
+/* The same from the end: its last member. */
+bool http_list_last(struct span *list, struct span *ret);
 
 /*
  * Body framing as a small machine: feed it what was read, take payload pieces out.

@@ -56,28 +56,6 @@ read_address(struct span s, struct address *ret)
 	return true;
 }
 
-/* Cuts the last member off a comma-separated list; false if it has none. */
-static bool
-last_member(struct span *list, struct span *ret)
-{
-	const char *comma;
-
-	if (list->p == NULL)
-		return false;
-	comma = memrchr(list->p, ',', list->n);
-	*ret = comma != NULL ? (struct span){comma + 1, (size_t)(list->p + list->n - comma - 1)}
-			     : *list;
-	*list = comma != NULL ? (struct span){list->p, (size_t)(comma - list->p)}
-			      : (struct span){NULL, 0};
-	while (ret->n > 0 && (*ret->p == ' ' || *ret->p == '\t')) {
-		ret->p++;
-		ret->n--;
-	}
-	while (ret->n > 0 && (ret->p[ret->n - 1] == ' ' || ret->p[ret->n - 1] == '\t'))
-		ret->n--;
-	return true;
-}
-
 struct address
 forwarded_client(const struct conf *conf, const struct address *from, const struct http_head *h)
 {
@@ -91,7 +69,7 @@ forwarded_client(const struct conf *conf, const struct address *from, const stru
 
 		if (!span_is(h->headers[i - 1].name, "x-forwarded-for"))
 			continue;
-		while (last_member(&list, &member)) {
+		while (http_list_last(&list, &member)) {
 			if (member.n == 0)
 				continue;
 			if (!read_address(member, &next))
