@@ -29,6 +29,12 @@ def undrain(r, *args):
     return done
 
 
+def bring_back(r, url):
+    """It is starting first, for some milliseconds: what it says about itself is learned anew."""
+    undrain(r, url)
+    wait("up again", lambda: shown(r, url)["state"] == "up")
+
+
 def ask(r, n=6):
     for _ in range(n):
         assert r.complete(max_tokens=1).status == 200
@@ -173,7 +179,7 @@ def test_a_reload_keeps_it_and_new_workers_too(world):
     wait("another worker", lambda: victim not in r.children() and len(r.children()) == 3)
     ask(r)
     assert len(d[0].requests()) == before and shown(r, d[0].url)["drained"]
-    undrain(r, d[0].url)
+    bring_back(r, d[0].url)
     ask(r)
     assert len(d[0].requests()) > before
 
@@ -218,7 +224,7 @@ def test_probes_do_not_bring_it_back(world):
     wait("down again", lambda: shown(r, again.url)["else"] == "down")
     third = world.engine("decode", port=port)
     wait("up again", lambda: shown(r, third.url)["else"] == "up")
-    undrain(r, third.url)
+    bring_back(r, third.url)
     ask(r)
     assert third.requests()
 
@@ -249,6 +255,7 @@ def test_an_ejected_one_that_is_undrained_is_tried_at_once(world):
     assert (row["state"], row["ejected"]) == ("draining", "ejected")
     assert undrain(r, d[0].url).stdout.startswith(f"undrained, ejection ended: {d[0].url}, ")
     assert shown(r, d[0].url)["ejected"] == "in"
+    wait("up again", lambda: shown(r, d[0].url)["state"] == "up")
     before = asked(d[0])
     ask(r)
     assert asked(d[0]) > before
@@ -307,7 +314,7 @@ def test_the_last_one_may_be_drained(world):
     a = r.complete()
     assert (a.status, a.error["code"]) == (503, "no_decode_endpoint")
     assert r.get("/ready").status == 503
-    undrain(r, d[0].url)
+    bring_back(r, d[0].url)
     assert r.complete().status == 200 and r.get("/ready").status == 200
 
 
@@ -324,7 +331,7 @@ def test_slow_start_after_it(world):
     r, p, d = world.pd(1, 2, pool={"slow_start": "30s"})
     r.wait_all_up()
     drain(r, d[0].url)
-    undrain(r, d[0].url)
+    bring_back(r, d[0].url)
     assert shown(r, d[0].url)["slow_start_percent"] < 50 and "slow_start_percent" not in shown(r, d[1].url)
 
 
