@@ -179,8 +179,10 @@ class Storm:
             assert self.r.get("/metrics").status == 200
         time.sleep(1.5)  # each endpoint has been scraped once, idle connections end after 300 ms
         pids = [self.r.pid, *tree(self.r.pid)]
+        sockets, others = descriptors(self.r.pid)
+        assert sockets <= 2.1 * sum(map(len, self.listed.values())), "two are kept for each endpoint; some are just being replaced"
         return {"master_kib": anonymous_kib(self.r.pid), "all_kib": sum(map(anonymous_kib, pids)),
-                "master_fds": descriptors(self.r.pid), "worker_fds": sum(map(descriptors, self.r.children()))}
+                "master_fds": others, "worker_fds": sum(sum(descriptors(pid)) for pid in self.r.children())}
 
 
 def queued_ms(*pids):
@@ -198,7 +200,18 @@ def anonymous_kib(pid):
 
 
 def descriptors(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    """How many TCP sockets, how many others."""
+    local = {f"socket:[{row.split()[6]}]" for row in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]}
+    what = [link(fd.path) for fd in os.scandir(f"/proc/{pid}/fd")]
+    sockets = sum(w.startswith("socket:") and w not in local for w in what)
+    return sockets, len(what) - sockets
+
+
+def link(path):
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:  # closed meanwhile
+        return "socket:"
 
 
 def show(**figures):
