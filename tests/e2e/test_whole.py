@@ -56,10 +56,9 @@ def test_an_engine_that_answers_others_is_not_charged(world, answers):
         events = other.events()
         next(events)  # it is stamped
     c = decoding(r, p, [d])[0]
-    if answers == "older stream":
-        time.sleep(0.2)  # the stamp is exact to 100 ms, and workers read their clocks one after the other
-    else:
+    if answers != "older stream":
         other, ex, _ = decoding(r, p, [d], stream=answers == "stream")
+    time.sleep(0.2)  # the stamp is exact to 100 ms, and workers read their clocks one after the other
     if answers == "whole":
         ex.reply(body=ANSWER)
         other.read()
