@@ -9,7 +9,7 @@
 
 #define SHORTAGE_LOG_MS 10000
 /* In an interval.  Probes of the same turn share the master's wake-ups, which cost more than a probe. */
-#define TURNS 40
+#define TURNS 20
 
 char *
 engine_authority(const struct http_url *at)

@@ -60,7 +60,7 @@ enum standing { STARTING, RESTARTING, UP, DOWN, MISCONFIGURED };
  * Good rounds in a row on a kept connection.  Then a new one shows that the engine still accepts, which is
  * what workers need.  A worker whose connection failed has set a sign: that round opens a new one too.
  */
-#define KEPT_ROUNDS 4
+#define KEPT_ROUNDS 9
 #define HEALTH_BODY_MAX (64u << 10) /* of a health answer, whose text is not used */
 
 struct health {

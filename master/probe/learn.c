@@ -15,7 +15,7 @@
 /*
  * A round sends the queries for this kind of engine one after the other, on one connection:
  *
- *   REST --FIRST_MS, then LEARN_MS----> MODELS --> vLLM:   VERSION -----------------> REST
+ *   REST --FIRST_MS, then LEARN_MS----> MODELS --> vLLM:   VERSION, seldom ---------> REST
  *                                              '--> SGLang: INFO --404--> INFO_OLD --> REST
  *
  * The gate is shut by MODELS: if the pool names no models, until a list has a name in it; else until
@@ -29,6 +29,8 @@ enum query { MODELS, INFO, INFO_OLD, VERSION, QUERY_N, REST = QUERY_N };
 /* Adapters come and go, SGLang's roles can be switched: every 30 s, or 15 health intervals. */
 #define LEARN_MS 30000
 #define LEARN_ROUNDS 15
+/* The version of one life stays; a proxy may exchange the engine behind it unseen. */
+#define VERSION_ROUNDS 10
 /* From UP to the first round.  Not 0: reloads that add and remove hundreds of endpoints in quick
  * succession must not query them all. */
 #define FIRST_MS 1000
@@ -60,6 +62,7 @@ struct learn {
 	struct event *turn;
 	enum query at;
 	struct ep_addr addr;
+	uint32_t rounds; /* ended */
 	/* since the endpoint was down, or its engine began a new life: */
 	bool models_asked, models_known, info_answered, complete;
 	bool waited;           /* fn is to be called */
@@ -453,9 +456,13 @@ see_key(struct learn *l, enum query q, const struct probe_answer *a)
 static enum query
 next_of(const struct learn *l, enum query q)
 {
+	enum query next = queries[q].next;
+
 	if (q == MODELS && l->engine->pool->engine == ENGINE_SGLANG)
-		return INFO;
-	return queries[q].next;
+		next = INFO;
+	if (next == VERSION && l->next.version[0] != '\0' && l->rounds % VERSION_ROUNDS != 0)
+		next = REST;
+	return next;
 }
 
 /* Sends the next query; after the last one the round is over. */
@@ -467,6 +474,7 @@ go_on(struct learn *l)
 	if (next == REST) {
 		commit(l);
 		l->complete = true;
+		l->rounds++;
 		see_contradiction(l);
 		rest(l);
 	} else {

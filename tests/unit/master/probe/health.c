@@ -383,17 +383,17 @@ Test(health, load_is_scraped_on_one_connection)
 }
 
 static bool
-asked_twenty_times(void *f)
+asked_forty_times(void *f)
 {
-	return ((struct fake *)f)->nhealth >= 20;
+	return ((struct fake *)f)->nhealth >= 40;
 }
 
-Test(health, one_round_in_five_opens_a_connection)
+Test(health, one_round_in_ten_opens_a_connection)
 {
 	struct fake *f = fake_new("127.0.0.1");
 
 	apply_fakes("m");
-	cr_assert(wait_for(asked_twenty_times, f, 5000));
+	cr_assert(wait_for(asked_forty_times, f, 10000));
 	cr_assert_geq(health_conns(f), 4);
 	cr_assert_leq(health_conns(f), 6);
 }
@@ -430,7 +430,7 @@ Test(health, an_ejected_engine_is_asked_on_new_connections)
 		0);
 	asked = f->nhealth;
 	opened = health_conns(f);
-	cr_assert(wait_for(asked_twenty_times, f, 5000));
+	cr_assert(wait_for(asked_forty_times, f, 5000));
 	cr_assert_geq(health_conns(f) - opened + 1, f->nhealth - asked, "one may be under way");
 }
 

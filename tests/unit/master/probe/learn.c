@@ -168,7 +168,7 @@ static unsigned rounds; /* of queries: so many are awaited */
 static bool
 has_asked(void *f)
 {
-	return ((struct fake *)f)->nversion >= rounds; /* the last query of a round */
+	return ((struct fake *)f)->nmodels > rounds; /* the last of them has ended */
 }
 
 #define CARD(created, perm, len)                                                                   \
@@ -195,7 +195,7 @@ Test(learn, a_list_is_read_again_if_it_tells_something_else)
 	cr_assert(wait_for(is_up, f, 5000));
 	set = &endpoint_of(f->url)->engine.models;
 	read = set->names;
-	rounds = f->nversion + 2; /* one may have begun */
+	rounds = f->nmodels + 1; /* one may have begun */
 	f->models = MODELS(CARD("1700000033", "a1b2", "8192"));
 	cr_assert(wait_for(has_asked, f, 5000));
 	cr_assert_eq(set->names, read, "nothing was allocated for it");
@@ -203,6 +203,20 @@ Test(learn, a_list_is_read_again_if_it_tells_something_else)
 	f->models = MODELS(CARD("1700000066", "c3d4", "4096"));
 	cr_assert(wait_for(has_4k, f, 5000));
 	cr_assert_neq(set->names, read);
+}
+
+Test(learn, the_version_is_asked_in_one_round_of_ten)
+{
+	struct fake *f = fake_new("127.0.0.1");
+
+	f->version = JSON("{\"version\":\"0.33.0\"}");
+	one_pool(ROLE_DECODE, ENGINE_VLLM, NULL);
+	confs[nconfs - 1]->health_interval_ms = 10;
+	go();
+	rounds = 20;
+	cr_assert(wait_for(has_asked, f, 10000));
+	cr_assert_eq(f->nversion, 2, "in rounds 0 and 10");
+	cr_assert_str_eq(runtime_of(f)->version, "0.33.0");
 }
 
 static uint64_t
