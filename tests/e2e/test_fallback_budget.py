@@ -63,7 +63,7 @@ def test_who_waits_goes_in_its_turn(world):
     at = time.monotonic()
     assert [a.status for a in crowd(r, 6, "x" * 10000)] == [200] * 6
     assert 1.3 <= time.monotonic() - at
-    queued = sorted(e["queued_ms"] or 0 for e in r.ends() if e["reason"] == "ok")
+    queued = sorted(e["queued_ms"] or 0 for e in r.all_ended() if e["reason"] == "ok")
     assert queued[:3] == [0] * 3 and all(q > 250 * (i + 1) for i, q in enumerate(queued[3:])), queued
     assert r.metric("queue_waiting") == 0 and d.counter("local_prefills") == 6
 
@@ -74,7 +74,7 @@ def test_a_full_queue_and_a_wait_in_vain(world):
     got = crowd(r, 5, SHORT)
     assert {(a.status, a.error["code"]) for a in got} == {(503, "fallback_budget")}
     assert all(50 <= int(a["retry-after"]) <= 60 for a in got)
-    assert sum(e["queued_ms"] is not None for e in r.ends()) == 2
+    assert sum(e["queued_ms"] is not None for e in r.all_ended()) == 2
 
 
 def test_a_prefill_engine_that_comes_up_serves_who_waits(world):

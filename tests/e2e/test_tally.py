@@ -75,7 +75,7 @@ def test_an_answer_without_kv_parameters_is_named(world):
     p[0].fault("null_kv", count=-1)
     assert [r.complete().status for _ in range(4)] == [200] * 4
     assert failures(r, p[0]) == {"kv_missing": 2} and failures(r, p[1]) == {} and requests(r, p[1]) == 2
-    assert {(x["prefill"], x.get("kv")) for x in r.ends()} == {(p[0].url, "missing"), (p[1].url, None)}
+    assert {(x["prefill"], x.get("kv")) for x in r.all_ended()} == {(p[0].url, "missing"), (p[1].url, None)}
     assert shown(r, p[0])[0]["last_failure"] == "kv_missing" and r.metric("ejections_total") == 0
 
 
