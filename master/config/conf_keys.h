@@ -243,8 +243,8 @@ L("decode_labels", LABELS, decode_labels, ndecode_labels, 0, 64, "[]", LIVE,				
 	"labels of the endpoints_file that mean decode")						\
 L("dns", DNS, dns, ndns, 0, 64, "[]", LIVE,								\
 	"names whose addresses are engines; looked up again when their TTL ends")				\
-L("announce_networks", NETWORKS, announce_networks, nannounce_networks, 0, 64, "[]", LIVE,		\
-	"networks such as 10.1.0.0/16; engines that announce themselves from there belong to this pool")			\
+L("announce_networks", ANNOUNCED, announce_networks, nannounce_networks, 0, 64, "[]", LIVE,		\
+	"networks whose engines may announce themselves; \"10.1.0.0/16 from 10.9.0.0/24\": others may do it for them")			\
 L("prefill", PREFILL, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
 	"prefill engines")										\
 L("decode", DECODE, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
@@ -378,6 +378,7 @@ enum conf_type {
 	CONF_T_ORIGINS,
 	CONF_T_FIELDS,
 	CONF_T_NETWORKS,
+	CONF_T_ANNOUNCED,
 	CONF_T_SERVERS,
 	CONF_T_PORTS,
 	CONF_T_CONNECTOR_MAP,

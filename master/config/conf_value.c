@@ -18,7 +18,7 @@ typedef int set_fn(const struct conf_key *k, void *base, const char *text, char 
 static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_duration, set_text,
 	set_name, set_path;
 static set_fn set_header, set_mode, set_notices, set_url, set_host, set_word, add_listen, add_text,
-	add_network, add_server, add_origin, add_field;
+	add_network, add_announced, add_server, add_origin, add_field;
 static set_fn set_count_or_auto, set_fraction, set_address_host, set_kv_addr, set_first_token,
 	add_port;
 
@@ -100,6 +100,7 @@ static const struct {
 	[CONF_T_ORIGINS] = { "a list of origins such as [\"https://chat.example.net\"]", CONF_STRS, add_origin },
 	[CONF_T_FIELDS] = { "a list of header names", CONF_STRS, add_field },
 	[CONF_T_NETWORKS] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_network },
+	[CONF_T_ANNOUNCED] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_announced },
 	[CONF_T_SERVERS] = { "a list of name servers such as [\"10.0.0.2\"]", CONF_STRS, add_server },
 	[CONF_T_PORTS] = { "a port such as 7300, or a list such as [7300, 7301]", CONF_PORTS, add_port, .number = true },
 	[CONF_T_CONNECTOR_MAP] = { "a mapping of keys", CONF_LIST, NULL },
@@ -539,6 +540,18 @@ add_network(const struct conf_key *k, void *base, const char *text, char what[CO
 	if (!net_parse(text, &net))
 		return bad(
 			what, "%.80s is not a network such as 10.1.0.0/16 or 2001:db8::/32", text);
+	return add_text(k, base, text, what);
+}
+
+static int
+add_announced(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	struct net_announced a;
+
+	if (!net_announced_parse(text, &a))
+		return bad(what,
+			"%.80s is neither a network such as 10.1.0.0/16 nor 10.1.0.0/16 from 10.9.0.0/24",
+			text);
 	return add_text(k, base, text, what);
 }
 

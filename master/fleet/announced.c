@@ -64,11 +64,11 @@ forget(struct announced_engines *a, uint64_t now_ms, uint64_t forget_ms)
 static bool
 has_network(const struct conf_pool *pool, const struct ep_addr *addr)
 {
-	struct net net;
+	struct net_announced net;
 
 	for (size_t i = 0; i < pool->nannounce_networks; i++)
-		if (net_parse(pool->announce_networks[i], &net) &&
-			net_has(&net, addr->family, addr->ip))
+		if (net_announced_parse(pool->announce_networks[i], &net) &&
+			net_has(&net.engines, addr->family, addr->ip))
 			return true;
 	return false;
 }

@@ -49,8 +49,8 @@ struct notifier {
 		void *zmq; /* NULL: not configured */
 		void (*take)(struct notifier *, zmq_msg_t *msg);
 	} sockets[NSOCKETS];
-	struct net *networks; /* from where engines may announce themselves */
-	size_t nnetworks;
+	struct net_announced *announced; /* which engines may be, and by whom */
+	size_t nannounced;
 	struct conf_live live; /* in force; of these the log's level and format count */
 	uint64_t live_seq;
 	uint64_t next_refusal_ms; /* no line about a refused announcement before that */
@@ -140,30 +140,34 @@ take_notice(struct notifier *n, zmq_msg_t *msg)
 		metric_add(n->slab, M_NOTICES_BAD, 1);
 }
 
-static bool
-is_known(const struct notifier *n, uint16_t family, const uint8_t *ip)
-{
-	for (size_t i = 0; i < n->nnetworks; i++)
-		if (net_has(&n->networks[i], family, ip))
-			return true;
-	return false;
-}
-
-/* libzmq names a peer by an IP literal; on a dual-stack socket IPv4 has its IPv6 form. */
-static bool
-is_known_peer(const struct notifier *n, const char *from)
+/* libzmq names a peer by an IP literal; on a dual-stack socket IPv4 has its IPv6 form.  Returns its family; 0: none. */
+static uint16_t
+peer_address(const char *from, uint8_t ret[16])
 {
 	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-	uint8_t ip[16];
 
 	if (from == NULL)
-		return false;
-	if (inet_pton(AF_INET, from, ip) == 1)
-		return is_known(n, AF_INET, ip);
-	if (inet_pton(AF_INET6, from, ip) != 1)
-		return false;
-	return memcmp(ip, mapped, sizeof(mapped)) == 0 ? is_known(n, AF_INET, ip + sizeof(mapped))
-						       : is_known(n, AF_INET6, ip);
+		return 0;
+	if (inet_pton(AF_INET, from, ret) == 1)
+		return AF_INET;
+	if (inet_pton(AF_INET6, from, ret) != 1)
+		return 0;
+	if (memcmp(ret, mapped, sizeof(mapped)) != 0)
+		return AF_INET6;
+	memmove(ret, ret + sizeof(mapped), 4);
+	return AF_INET;
+}
+
+static bool
+may_announce(const struct notifier *n, const char *from, const struct registration *r)
+{
+	uint8_t peer[16];
+	const uint16_t family = peer_address(from, peer);
+
+	for (size_t i = 0; family != 0 && i < n->nannounced; i++)
+		if (net_announced_allows(&n->announced[i], family, peer, r->family, r->ip))
+			return true;
+	return false;
 }
 
 /* At most one log line per minute, so that a flood of announcements does not flood the log. */
@@ -180,7 +184,7 @@ refuse_announcement(struct notifier *n, const char *from, const char *http, cons
 		LOG_S("from", from), LOG_S("http_address", http), LOG_S("reason", why));
 }
 
-/* Peer and announced address must both be in a configured network: prompts are sent to that address. */
+/* Prompts are sent to that address, so a peer may announce its own alone, unless announce_networks says otherwise. */
 static void
 take_announcement(struct notifier *n, zmq_msg_t *msg)
 {
@@ -189,17 +193,14 @@ take_announcement(struct notifier *n, zmq_msg_t *msg)
 	struct announcement a = {.seen_ms = clock_ms()};
 	bool full;
 
-	if (!is_known_peer(n, from)) {
-		refuse_announcement(n, from, NULL, "the peer is in no announce_networks");
-		return;
-	}
 	if (registration_read(zmq_msg_data(msg), zmq_msg_size(msg), &r) != 0) {
 		refuse_announcement(
 			n, from, NULL, "not an announcement, or its addresses are not IP literals");
 		return;
 	}
-	if (!is_known(n, r.family, r.ip)) {
-		refuse_announcement(n, from, r.http, "its http_address is in no announce_networks");
+	if (!may_announce(n, from, &r)) {
+		refuse_announcement(n, from, r.http,
+			"no announce_networks lets this peer announce this http_address");
 		return;
 	}
 	a.role = r.role;
@@ -381,10 +382,11 @@ read_networks(struct notifier *n)
 
 	for (size_t i = 0; i < c->npools; i++)
 		for (size_t k = 0; k < c->pools[i].nannounce_networks; k++) {
-			n->networks =
-				mem_resize(n->networks, n->nnetworks + 1, sizeof(*n->networks));
-			if (net_parse(c->pools[i].announce_networks[k], &n->networks[n->nnetworks]))
-				n->nnetworks++;
+			n->announced =
+				mem_resize(n->announced, n->nannounced + 1, sizeof(*n->announced));
+			if (net_announced_parse(
+				    c->pools[i].announce_networks[k], &n->announced[n->nannounced]))
+				n->nannounced++;
 		}
 }
 
@@ -509,7 +511,7 @@ notifier_main(const struct heritage *h)
 	}
 	pass_free(&n.pass);
 	free(n.woken);
-	free(n.networks);
+	free(n.announced);
 	close_sockets(&n);
 	return r;
 }

@@ -72,3 +72,31 @@ net_has(const struct net *n, uint16_t family, const uint8_t *ip)
 			return false;
 	return true;
 }
+
+bool
+net_announced_parse(const char *text, struct net_announced *ret)
+{
+	static const char word[] = " from ";
+	const char *from = strstr(text, word);
+	char engines[INET6_ADDRSTRLEN + sizeof("/128")];
+	size_t n = from != NULL ? (size_t)(from - text) : strlen(text);
+
+	*ret = (struct net_announced){0};
+	if (n >= sizeof(engines))
+		return false;
+	memcpy(engines, text, n);
+	engines[n] = '\0';
+	return net_parse(engines, &ret->engines) &&
+	       (from == NULL || net_parse(from + strlen(word), &ret->from));
+}
+
+bool
+net_announced_allows(const struct net_announced *a, uint16_t peer_family, const uint8_t *peer,
+	uint16_t family, const uint8_t *engine)
+{
+	if (!net_has(&a->engines, family, engine))
+		return false;
+	if (a->from.family != 0)
+		return net_has(&a->from, peer_family, peer);
+	return peer_family == family && memcmp(peer, engine, width(family) / 8) == 0;
+}

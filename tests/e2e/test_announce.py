@@ -116,8 +116,8 @@ def test_the_wrong_pool_gets_none_of_them(world):
     """Two pools with a network each: an engine belongs to the pool its address is of."""
     port = free_port()
     p, d = world.engine("prefill", host="127.0.0.2"), world.engine("decode", host="127.0.0.3")
-    pools = [{"name": "one", "models": ["other"], "connector": "nixl", "announce_networks": ["127.0.0.3/32"]},
-             {"name": "two", "models": [MODEL], "connector": "nixl", "announce_networks": ["127.0.0.0/24"]}]
+    pools = [{"name": "one", "models": ["other"], "connector": "nixl", "announce_networks": ["127.0.0.3/32 from 127.0.0.1"]},
+             {"name": "two", "models": [MODEL], "connector": "nixl", "announce_networks": ["127.0.0.0/24 from 127.0.0.1"]}]
     r = world.router(*pools, announce={"listen": f"tcp://127.0.0.1:{port}"}, wait_for="live")
     said = [Announcer(port, "P", address(p), "127.0.0.2:1"), Announcer(port, "D", address(d), "127.0.0.3:1")]
     for one in said:
@@ -129,8 +129,24 @@ def test_the_wrong_pool_gets_none_of_them(world):
         one.close()
 
 
+def test_an_engine_announces_its_own_address_alone(fleet):
+    """Or prompts would go to whatever address a stranger names."""
+    r, p, _, said = fleet
+    said[0].speak(http_address="127.0.0.2:8000")
+    wait("refused", lambda: r.metric("announcements_refused_total") == 1)
+    r.change(pools=[{**r.config["pools"][0], "announce_networks": ["127.0.0.0/24", "127.0.0.2 from 127.0.0.0/24"]}])
+    r.reload()
+    wait("it may", lambda: said[0].speak(http_address="127.0.0.2:8000") or "http://127.0.0.2:8000" in status(r))
+    said[0].speak(http_address="127.0.0.3:8000")
+    said[0].speak()
+    wait("its own is known", lambda: p.url in status(r))
+    assert "http://127.0.0.3:8000" not in status(r)
+
+
 def test_a_flood_of_engines_is_bounded(fleet):
     r, _, _, said = fleet
+    r.change(pools=[{**r.config["pools"][0], "announce_networks": ["127.0.0.0/8 from 127.0.0.1"]}])
+    r.reload()
     for i in range(400):
         said[0].speak(http_address=f"127.0.{1 + i // 200}.{1 + i % 200}:9")
     wait("all counted", lambda: r.metric("announcements_total") + r.metric("announcements_refused_total") == 400)
