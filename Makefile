@@ -228,6 +228,8 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples
 	install -m 644 etc/examples/*.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples/
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring
+	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies
+	install -m 644 etc/proxies/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies/
 	install -m 644 etc/monitoring/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring/
 	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
 	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter.service > $(DESTDIR)/lib/systemd/system/pdrouter.service

@@ -60,6 +60,7 @@ QUICK = {
     "test_processes.py": "test_sigterm_lets_streams_finish",
     "test_proxies.py": "test_limits_are_of_the_client",
     "test_queue.py": "test_an_engine_that_comes_up_serves_who_waits",
+    "test_recipes.py": "test_a_stream_comes_as_it_is_made",
     "test_refusal.py": "test_an_engine_that_refuses_what_others_accept",
     "test_release.py": "test_client_gone_between_the_legs",
     "test_release_later.py": "test_the_only_decode_engine_comes_back",

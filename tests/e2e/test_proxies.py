@@ -116,10 +116,7 @@ class Haproxy:
         self.port = free_port()
         path.write_text(f"defaults\n mode tcp\n timeout connect 5s\n timeout client 5s\n timeout server 5s\n"
                         f"listen a\n bind 127.0.0.1:{self.port}\n server r {r.host}:{r.port} {send} source {PROXY}\n")
-        try:
-            self.p = subprocess.Popen(["haproxy", "-db", "-f", path], stderr=subprocess.DEVNULL)
-        except FileNotFoundError:
-            pytest.skip("haproxy is not installed")
+        self.p = subprocess.Popen(["haproxy", "-db", "-f", path], stderr=subprocess.DEVNULL)
 
     def connects(self):
         try:
