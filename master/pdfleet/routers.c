@@ -181,7 +181,7 @@ routers_know(const struct routers *r, const char *url)
 static const char *
 next_sample(const char *text, const char *name, const char *url, double *ret)
 {
-	char *start = mem_printf("\n%s{endpoint=\"%s\",", name, url);
+	char *start = mem_printf("\n%s{engine=\"%s\",", name, url);
 	const char *at = strstr(text, start), *value = at != NULL ? strstr(at, "} ") : NULL;
 
 	free(start);

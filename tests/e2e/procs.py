@@ -625,7 +625,7 @@ class World:
         named = {e["url"] for pool in pools for role in ("prefill", "decode") for e in pool.get(role) or [] if "url" in e}
         want, end = own & named, time.monotonic() + SLOW
         while len(want) > 2 and time.monotonic() < end:
-            up = {labels["endpoint"] for _, labels, v in r.metrics("pdrouter_endpoint_up") if v == 1}
+            up = {labels["engine"] for _, labels, v in r.metrics("pdrouter_endpoint_up") if v == 1}
             if want <= up:
                 return
             time.sleep(0.01)

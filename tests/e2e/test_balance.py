@@ -61,15 +61,15 @@ def test_foreign_load_counts(world):
     d = [world.engine("decode", load=20), world.engine("decode")]
     r = world.router(world.pool([p], d))
     r.wait_all_up()
-    wait("the scrape", lambda: r.metric("endpoint_running", endpoint=d[0].url) == 20)
-    wait("the score", lambda: r.metric("endpoint_score", endpoint=d[0].url) == 20)
+    wait("the scrape", lambda: r.metric("endpoint_running", engine=d[0].url) == 20)
+    wait("the score", lambda: r.metric("endpoint_score", engine=d[0].url) == 20)
     for _ in range(8):
         assert r.complete().status == 200
     assert spread(d) == [0, 8]
     d[0].tell("/sim/load", running=0)
     d[1].tell("/sim/load", running=30)
-    wait("the scores", lambda: r.metric("endpoint_score", endpoint=d[1].url) == 30 and
-         r.metric("endpoint_score", endpoint=d[0].url) == 0)
+    wait("the scores", lambda: r.metric("endpoint_score", engine=d[1].url) == 30 and
+         r.metric("endpoint_score", engine=d[0].url) == 0)
     for _ in range(8):
         assert r.complete().status == 200
     assert spread(d) == [8, 8]
@@ -87,11 +87,11 @@ def test_an_absurd_load_is_not_believed(world):
         assert r.complete().status == 200
     assert min(spread(d)) >= 2  # a request may be chosen for before the former gave its slot back
     assert [shown(r, e.url)["load_unknown"] for e in d] == ["more than 100000 requests", ""]
-    assert [r.metric("endpoint_load_absurd", endpoint=e.url) for e in d] == [1, 0]
+    assert [r.metric("endpoint_load_absurd", engine=e.url) for e in d] == [1, 0]
     assert "load unknown: more than 100000 requests" in r.ctl("status").stdout
     d[0].tell("/sim/load", running=3)
     wait("the log line", lambda: r.lines("load of endpoint known again"))
-    assert r.metric("endpoint_score", endpoint=d[0].url) == 3 and r.metric("endpoint_load_absurd") == 0
+    assert r.metric("endpoint_score", engine=d[0].url) == 3 and r.metric("endpoint_load_absurd") == 0
 
 
 def test_own_streams_are_not_counted_twice(world):

@@ -28,7 +28,7 @@ def ejected(r):
 
 
 def failures(r, e, cause):
-    return r.metric("endpoint_failures_total", endpoint=e.url, cause=cause)
+    return r.metric("endpoint_failures_total", engine=e.url, cause=cause)
 
 
 def one(r):

@@ -35,7 +35,7 @@ def asked(e):
 
 
 def busy(r, e):
-    return r.metric("endpoint_busy", endpoint=e.url)
+    return r.metric("endpoint_busy", engine=e.url)
 
 
 def left_ms(r, e):
@@ -59,7 +59,7 @@ def test_a_busy_engine_gets_few_first_tries(world, role):
     full(e)
     assert set(ask(r, 300)) == {200}
     assert 1 <= asked(e) <= 9 and busy(r, e) == 1
-    assert r.metric("endpoint_busy_answers_total", endpoint=e.url) == asked(e)
+    assert r.metric("endpoint_busy_answers_total", engine=e.url) == asked(e)
     assert r.metric("ejections_total") == 0 and r.metric("retry_budget_spent_total") == 0
 
 
@@ -280,8 +280,8 @@ def test_one_that_was_down_begins_anew(world):
     full(d[0], after=60)
     assert set(ask(r, 2)) == {200} and busy(r, d[0])
     d[0].tell("/sim/health", status=503)
-    r.wait_metric("endpoint_up", 0, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 0, engine=d[0].url)
     heal(d[0])
     d[0].tell("/sim/health", status=200)
-    r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 1, engine=d[0].url)
     assert busy(r, d[0]) == 0 and set(ask(r, 4)) == {200} and asked(d[0]) > 1

@@ -171,5 +171,5 @@ def test_a_master_without_memory_refuses_and_lives(world):
     assert r.metric("out_of_memory_total") > 4 and r.metric("reloads_failed_total") == 1
     resource.prlimit(r.pid, resource.RLIMIT_AS, was)
     assert r.ctl("reload").returncode == 0
-    wait("it is learned", lambda: r.metric("endpoint_up", endpoint=p[0].url) == 1)
+    wait("it is learned", lambda: r.metric("endpoint_up", engine=p[0].url) == 1)
     assert r.complete().status == 200

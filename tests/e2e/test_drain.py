@@ -104,8 +104,8 @@ def test_streams_go_on_to_their_end(world):
     row = shown(r, d[0].url)
     assert (row["state"], row["drained"], row["else"], row["in_flight"]) == ("draining", True, "up", n)
     assert "(drained by pdctl; else up)" in r.ctl("status").stdout
-    assert r.metric("endpoint_up", endpoint=d[0].url) == 0
-    assert r.metric("endpoint_state", endpoint=d[0].url, state="draining") == 1
+    assert r.metric("endpoint_up", engine=d[0].url) == 0
+    assert r.metric("endpoint_state", engine=d[0].url, state="draining") == 1
     assert r.metric("endpoints_draining") == 0, "these are no longer configured"
     before = len(d[0].requests())
     ask(r, 8)
@@ -195,7 +195,7 @@ def test_removed_and_added_again_it_is_not_drained(world):
         drain(r, d[0].url)
         r.reload(pools=[world.pool(p, d[1:])])
         r.reload(pools=[world.pool(p, d, policy="round_robin")])
-        r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
+        r.wait_metric("endpoint_up", 1, engine=d[0].url)
         assert not shown(r, d[0].url)["drained"]
         for e in d:
             e.go_on()
@@ -239,7 +239,7 @@ def test_undrained_while_down_it_waits_for_its_probes(world):
     assert shown(r, d[0].url)["state"] == "down"
     ask(r)
     world.engine("decode", port=d[0].port)
-    r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 1, engine=d[0].url)
 
 
 def test_an_ejected_one_that_is_undrained_is_tried_at_once(world):
@@ -272,7 +272,7 @@ def test_undrain_ends_an_ejection(world):
     assert undrain(r, d[0].url).stdout == f"ejection ended: {named}: starting\n", "learned anew first"
     (back,) = r.lines("endpoint back, undrained by pdctl")
     assert (back["url"], back["last"]) == (d[0].url, "5xx")
-    r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 1, engine=d[0].url)
     before = asked(d[0])
     ask(r)
     assert asked(d[0]) > before and shown(r, d[0].url)["ejected"] == "in"

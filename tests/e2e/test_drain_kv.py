@@ -12,7 +12,7 @@ from test_drain import drain, shown
 
 
 def outstanding(r, engine):
-    return r.metric("endpoint_kv_outstanding", endpoint=engine.url)
+    return r.metric("endpoint_kv_outstanding", engine=engine.url)
 
 
 def held(world, kind="nixl", n=3, **how):
@@ -21,7 +21,7 @@ def held(world, kind="nixl", n=3, **how):
     for e in d:
         e.pause()
     streams = [r.open_stream(f"s{i}", n=4) for i in range(n)]
-    wait("KV for each", lambda: outstanding(r, p) == n and r.metric("endpoint_in_flight", endpoint=p.url) == 0)
+    wait("KV for each", lambda: outstanding(r, p) == n and r.metric("endpoint_in_flight", engine=p.url) == 0)
     return r, p, d, streams
 
 

@@ -25,7 +25,7 @@ def blocks_are_not_checked(world):
 
 
 def ejected(r, e=None):
-    return r.metric("endpoint_ejected", **({"endpoint": e.url} if e else {}))
+    return r.metric("endpoint_ejected", **({"engine": e.url} if e else {}))
 
 
 def state(r, e):
@@ -78,7 +78,7 @@ def test_five_failures_in_a_row_eject_for_all_workers(world, role):
     e = p[0] if role == "prefill" else d[0]
     assert fail(r, e) == 5
     assert set(ask(r, 40)) == {200} and asked(e) == 5
-    assert ejected(r) == ejected(r, e) == r.metric("ejections_total", endpoint=e.url) == r.metric("ejections_total") == 1
+    assert ejected(r) == ejected(r, e) == r.metric("ejections_total", engine=e.url) == r.metric("ejections_total") == 1
     line, = r.lines("endpoint ejected, its requests fail")
     assert [line[key] for key in ("url", "role", "for_ms", "last", "status")] == [e.url, role, 60000, "5xx", 500]
 
@@ -133,7 +133,7 @@ def test_a_black_hole_is_ejected_by_timeouts(world):
     """It accepts, answers /health, and says nothing to requests."""
     r, _, d = world.pd(1, 2, pool={**POOL, "eject_failures": 3, "timeouts": silence(LATE)}, **FOUR)
     assert fail(r, d[0], kind="no_answer", count=-1) == 3
-    assert set(ask(r, 20)) == {200} and r.metric("endpoint_up", endpoint=d[0].url) == 1
+    assert set(ask(r, 20)) == {200} and r.metric("endpoint_up", engine=d[0].url) == 1
     assert asked(d[0]) == 3
 
 
@@ -155,7 +155,7 @@ def test_health_is_good_and_requests_fail(world):
     fail(r, d[0])
     seen = r.metric("probes_ok_total")
     wait("many a good probe", lambda: r.metric("probes_ok_total") > seen + 20)
-    assert ejected(r, d[0]) == 1 and r.metric("endpoint_up", endpoint=d[0].url) == 1
+    assert ejected(r, d[0]) == 1 and r.metric("endpoint_up", engine=d[0].url) == 1
 
 
 def test_who_is_ejected_is_told(world):
@@ -206,7 +206,7 @@ def test_never_more_than_max_ejected(world, n, most, out):
 def test_who_is_down_counts_as_out(world):
     r, _, d = world.pd(1, 4, pool={**POOL, "eject_failures": 1})
     d[0].tell("/sim/health", status=503)
-    r.wait_metric("endpoint_up", 0, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 0, engine=d[0].url)
     for e in d:
         e.fault(**FAILING)
     assert set(ask(r, 20)) == {500} and ejected(r) == 1
@@ -401,10 +401,10 @@ def test_one_that_was_down_begins_anew(world):
     r, _, d = world.pd(1, 2, pool=POOL)
     fail(r, d[0])
     d[0].tell("/sim/health", status=503)
-    r.wait_metric("endpoint_up", 0, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 0, engine=d[0].url)
     heal(d[0])
     d[0].tell("/sim/health", status=200)
-    r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 1, engine=d[0].url)
     assert ejected(r) == 0 and set(ask(r, 4)) == {200} and asked(d[0]) > 5
 
 

@@ -295,4 +295,4 @@ def test_the_breaker_of_sglang_router(world):
         e.fault("fail", count=-1)
         got = [r.complete(max_tokens=1).status for _ in range(40)]
         assert got.count(500) == (3 if left else len(e.requests())) == len(e.requests()), got
-        assert (r.metric("endpoint_ejected", endpoint=e.url, role="decode") == 1) is left
+        assert (r.metric("endpoint_ejected", engine=e.url, role="decode") == 1) is left

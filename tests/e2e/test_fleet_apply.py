@@ -81,7 +81,7 @@ class Host:
         """What the router says of the engine."""
         with Client(("127.0.0.1", self.port)) as c:
             samples = parse_metrics(c.get("/metrics").body.decode(), "pdrouter_endpoint_up")
-        return metric_sum(samples, "pdrouter_endpoint_up", {"endpoint": f"http://127.0.0.1:{self.ports[role][i][0]}"}) == 1
+        return metric_sum(samples, "pdrouter_endpoint_up", {"engine": f"http://127.0.0.1:{self.ports[role][i][0]}"}) == 1
 
     def crash(self, role, i):
         os.kill(self.pids()[f"{self.name}-{role}-{i}"], signal.SIGKILL)

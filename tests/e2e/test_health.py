@@ -90,7 +90,7 @@ def test_a_request_does_not_wait_for_another_pools_engines(world):
     r = world.router({**world.pool([p], [d]), "models": ["a"], "name": "good"},
                      {**world.pool([dead], [d]), "models": ["b"], "name": "bad"}, wait_for="health", health_timeout="30s")
     p.tell("/sim/health", status=503)
-    r.wait_metric("endpoint_up", 0, endpoint=p.url)
+    r.wait_metric("endpoint_up", 0, engine=p.url)
     assert r.complete(model="a").status == 503 and r.end()["total_ms"] < 10_000
 
 
@@ -109,13 +109,13 @@ def test_nobody_waits_for_an_engine_that_does_not_come(world):
 def test_engine_goes_down_and_comes_back(world):
     r, p, d = world.pd(2, 1)
     p[0].tell("/sim/health", status=503)
-    r.wait_metric("endpoint_up", 0, endpoint=p[0].url)
+    r.wait_metric("endpoint_up", 0, engine=p[0].url)
     before = len(p[0].requests())
     for _ in range(6):
         assert r.complete().status == 200
     assert len(p[0].requests()) == before
     p[0].tell("/sim/health", status=200)
-    r.wait_metric("endpoint_up", 1, endpoint=p[0].url)
+    r.wait_metric("endpoint_up", 1, engine=p[0].url)
     for _ in range(6):
         assert r.complete().status == 200
     assert len(p[0].requests()) > before

@@ -127,12 +127,12 @@ def test_version_and_context_are_metrics(world):
     r = world.router(world.pool([p], [d], engine="sglang", name="main"))
 
     def info(e):
-        return [labels for n, labels, v in r.metrics() if n == "pdrouter_endpoint_info" and v == 1 and labels["endpoint"] == e.url]
+        return [labels for n, labels, v in r.metrics() if n == "pdrouter_endpoint_info" and v == 1 and labels["engine"] == e.url]
     wait("the version", lambda: info(p)[0]["version"] != "")
-    assert info(p) == [{"endpoint": p.url, "role": "prefill", "pool": "main", "version": r'0.5\"}7\\'}], "escaped"
+    assert info(p) == [{"engine": p.url, "role": "prefill", "pool": "main", "version": r'0.5\"}7\\'}], "escaped"
     assert [x["version"] for x in info(d)] == [""], "a series for each endpoint, known or not"
-    assert r.metric("endpoint_max_context_tokens", endpoint=p.url, role="prefill", pool="main") == 32768
-    assert r.metric("endpoint_max_context_tokens", endpoint=d.url) is None
+    assert r.metric("endpoint_max_context_tokens", engine=p.url, role="prefill", pool="main") == 32768
+    assert r.metric("endpoint_max_context_tokens", engine=d.url) is None
 
 
 # --- the gate ---
@@ -155,7 +155,7 @@ def test_an_engine_not_yet_learned_is_not_chosen(world):
         assert c.read().status == 200
     assert shown(r, p[1].url)["state"] == "starting" and p[1].quiet(0.1)
     p[1].probes["/server_info"] = info % b"prefill"
-    r.wait_metric("endpoint_up", 1, endpoint=p[1].url)
+    r.wait_metric("endpoint_up", 1, engine=p[1].url)
     assert shown(r, p[1].url)["bootstrap_port"] == 8998
 
 
@@ -263,9 +263,9 @@ def test_slow_start_after_recovery(world):
     r, _, d = world.pd(1, 2, pool={"slow_start": "60s", "decode_policy": "round_robin"})
     assert not any("slow start" in line(r, x.url) for x in d), "a first start is at full weight"
     d[0].tell("/sim/health", status=503)
-    r.wait_metric("endpoint_up", 0, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 0, engine=d[0].url)
     d[0].tell("/sim/health", status=200)
-    r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 1, engine=d[0].url)
     assert "  up  " in line(r, d[0].url) and "slow start " in line(r, d[0].url)
     assert 0 <= shown(r, d[0].url)["slow_start_percent"] < 50 and "slow_start_percent" not in shown(r, d[1].url)
     before = len(d[0].requests()), len(d[1].requests())
@@ -281,7 +281,7 @@ def test_states_in_table_and_metrics(world):
 
     def state(e):
         (name,) = [labels["state"] for n, labels, v in r.metrics() if n == "pdrouter_endpoint_state" and v == 1
-                   and labels["endpoint"] == e.url]
+                   and labels["engine"] == e.url]
         assert name == shown(r, e.url)["state"]
         return name
     assert state(late) == "starting" and state(d[0]) == "up"

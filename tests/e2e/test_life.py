@@ -62,11 +62,11 @@ def test_a_killed_engine_is_back_with_its_first_good_probe(world):
     cut_streams(r, 16)
     load = Load(4, ask(r))
     d[0].stop(signal.SIGKILL)
-    wait("out", lambda: r.metric("endpoint_up", endpoint=d[0].url) == 0)
+    wait("out", lambda: r.metric("endpoint_up", engine=d[0].url) == 0)
     began = time.time()
     late = traffic_after(again(world, d[0]), began)
     load.stop()
-    assert load.bad == [] and r.metric("endpoint_ejected", endpoint=d[0].url) == 0
+    assert load.bad == [] and r.metric("endpoint_ejected", engine=d[0].url) == 0
     assert late < 1 * SLOW, "a round each 250 ms"
 
 
@@ -113,7 +113,7 @@ def test_without_a_request_too(world):
     wait("out", lambda: shown(r, d[0])["state"] != "up")
     assert shown(r, d[0])["state"] == "starting" and "Connection refused" in shown(r, d[0])["reason"]
     again(world, d[0])
-    r.wait_metric("endpoint_up", 1, endpoint=d[0].url)
+    r.wait_metric("endpoint_up", 1, engine=d[0].url)
     (line,) = r.lines("endpoint begins a new life, all of it is learned anew")
     assert (line["url"], line["sign"]) == (d[0].url, "connection refused")
 
@@ -219,7 +219,7 @@ ASTRAY = "endpoint is misconfigured, no requests go there"
 
 def astray(r, e):
     wait("its state", lambda: shown(r, e)["state"] == "misconfigured")
-    assert r.metric("endpoint_state", endpoint=e.url, state="misconfigured") == 1
+    assert r.metric("endpoint_state", engine=e.url, state="misconfigured") == 1
     (line,) = r.lines(ASTRAY)
     assert line["url"] == e.url and line["reason"] == shown(r, e)["reason"] and line["reason"] in r.ctl("status").stdout
     return line["reason"]

@@ -60,7 +60,7 @@ class Scene:
 
     def ejections(self):
         rows = self.router.metrics()
-        return {labels["endpoint"]: v for name, labels, v in rows if name == "pdrouter_ejections_total" and v}
+        return {labels["engine"]: v for name, labels, v in rows if name == "pdrouter_ejections_total" and v}
 
     @contextlib.contextmanager
     def fault(self, *bad, seconds=SECONDS):
@@ -96,7 +96,7 @@ def test_no_kv_parameters(scene, of):
     s = scene(of, of)
     with s.fault(s.p[0]) as f:
         s.p[0].fault("null_kv", count=-1)
-    named = [s.router.metric("endpoint_failures_total", cause="kv_missing", endpoint=e.url) for e in s.p]
+    named = [s.router.metric("endpoint_failures_total", cause="kv_missing", engine=e.url) for e in s.p]
     assert named[0] > 20 and named[1] == 0 and not f.why()
 
 
@@ -203,11 +203,11 @@ def test_ten_times_slower(scene, role, of):
     bad = s.of(role)[0]
     with s.fault(bad, seconds=max(SECONDS, 30) if FULL else SECONDS) as f:
         bad.fault("slow", factor=10, count=-1)
-        wait("slow", lambda: s.router.metric("endpoint_slow", endpoint=bad.url) == 1, 20)
+        wait("slow", lambda: s.router.metric("endpoint_slow", engine=bad.url) == 1, 20)
     assert not f.why() and not s.ejections() and (not FULL or f.share(bad, since=20) < 0.02)
     bad.tell("/sim/fault", kind="none")
     s.paced()
-    wait("fast", lambda: s.router.metric("endpoint_slow", endpoint=bad.url) == 0, 30)
+    wait("fast", lambda: s.router.metric("endpoint_slow", engine=bad.url) == 0, 30)
 
 
 @cases("role, waiting, fixed", [("decode", 10**9, False)], [("prefill", 10**9, False), ("decode", 20, True), ("prefill", 20, True)])

@@ -508,8 +508,8 @@ def test_decode_that_has_failed_is_released(world):
     time.sleep(0.1)  # it is read: this engine is waited for
     dec1.reply(500, {"error": {"message": "no"}})
     (pre2, _), (dec2, _) = taken(p), taken(d)
-    r.wait_metric("endpoint_in_flight", 0, endpoint=d1.url, timeout=1)
-    assert r.metric("endpoint_in_flight", endpoint=p1.url) == 1
+    r.wait_metric("endpoint_in_flight", 0, engine=d1.url, timeout=1)
+    assert r.metric("endpoint_in_flight", engine=p1.url) == 1
     pre2.prefilled("null")
     dec2.reply(body=WHOLE)
     assert c.read().status == 200

@@ -597,7 +597,7 @@ def test_push_that_is_corrected_is_fetched(push):
     p.prefilled(params(p, 2))
     ex = push.d.expect().stream_head().event("b")
     c.head()
-    wait("the KV is fetched", lambda: push.r.metric("endpoint_kv_outstanding", endpoint=push.p.url) == 0)
+    wait("the KV is fetched", lambda: push.r.metric("endpoint_kv_outstanding", engine=push.p.url) == 0)
     ex.end()
 
 
@@ -767,9 +767,9 @@ def test_a_prefill_engine_that_has_restarted_before_decode_is_asked(world):
     c = r.open_stream("hello", n=4)
     wait("the first handoff", lambda: p.counter("kv_held") == 1)
     p.stop(signal.SIGKILL)
-    r.wait_metric("endpoint_up", 0, endpoint=p.url)
+    r.wait_metric("endpoint_up", 0, engine=p.url)
     p = world.engine("prefill", port=p.port)
-    r.wait_metric("endpoint_up", 1, endpoint=p.url)
+    r.wait_metric("endpoint_up", 1, engine=p.url)
     gate.open()
     assert text_of(c.events()) == expect.text("hello", 4)
     assert r.metric("prefill_again_total") == 1 == p.counter("kv_fetched")
@@ -1173,7 +1173,7 @@ class Held:
         self.first, self.two, self.gate = one, two, Gate(two)
         self.r = world.router(world.pool([p], [one, {"url": self.gate.url}], fanout=True, **Gate.PATIENT),
                               health_interval="30s", stats_interval="30s", workers=1)
-        self.r.wait_metric("endpoint_up", 1, endpoint=self.gate.url)  # one of a role is enough to be ready
+        self.r.wait_metric("endpoint_up", 1, engine=self.gate.url)  # one of a role is enough to be ready
         self.gate.close()
         self.c = self.r.client(rcvbuf=4096).request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x", "n": 2, "stream": True})
         for ex in [p.expect(), p.expect()]:

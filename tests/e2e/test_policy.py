@@ -45,7 +45,7 @@ def ask_all(r, times=1, member=None):
 
 def set_up(r, engine, up):
     engine.tell("/sim/health", status=200 if up else 503)
-    r.wait_metric("endpoint_up", int(up), endpoint=engine.url)
+    r.wait_metric("endpoint_up", int(up), engine=engine.url)
 
 
 def engine_pairs(r, n):
@@ -297,10 +297,10 @@ def test_a_huge_prompt_counts_for_what_it_is(world):
     huge = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * 400_000})
     first = wait("the huge one", lambda: [(e, e.asked.get()) for e in p if not e.asked.empty()])[0]
     other = p[1 - p.index(first[0])]
-    assert r.metric("endpoint_prompt_tokens", endpoint=first[0].url) == 100_000
+    assert r.metric("endpoint_prompt_tokens", engine=first[0].url) == 100_000
     small = [r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * 40}) for _ in range(6)]
     exs = [other.expect() for _ in small]
-    assert first[0].asked.empty() and r.metric("endpoint_prompt_tokens", endpoint=other.url) == 60
+    assert first[0].asked.empty() and r.metric("endpoint_prompt_tokens", engine=other.url) == 60
     for c, ex in zip([huge, *small], [first[1], *exs]):
         ex.prefilled()
         d.expect().reply(body={})
@@ -328,7 +328,7 @@ def test_foreign_load_ages_by_the_interval_in_force(world):
     r.reload(stats_interval="1h")
     d[0].tell("/sim/load", running=0)  # nobody will ask
     threading.Event().wait(0.5)  # older than three of the former intervals
-    assert r.metric("endpoint_score", endpoint=d[0].url) == 20
+    assert r.metric("endpoint_score", engine=d[0].url) == 20
     for _ in range(4):
         assert r.complete(max_tokens=1).status == 200
     assert spread(d) == [0, 4] and r.children() == pids
@@ -407,9 +407,9 @@ def test_weights_groups_tokens_and_policies_are_shown(world):
     c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * 6_000_004})
     ex = p.expect()
     for e in p, d:
-        assert r.metric("endpoint_prompt_tokens", endpoint=e.url) == 1_500_001
-    assert r.metric("endpoint_weight", endpoint=p.url) == 7 and r.metric("endpoint_weight", endpoint=d.url) is None
-    assert r.metric("endpoint_group", endpoint=p.url, group="rack-1") == 1 and r.metric("endpoint_group", endpoint=d.url) is None
+        assert r.metric("endpoint_prompt_tokens", engine=e.url) == 1_500_001
+    assert r.metric("endpoint_weight", engine=p.url) == 7 and r.metric("endpoint_weight", engine=d.url) is None
+    assert r.metric("endpoint_group", engine=p.url, group="rack-1") == 1 and r.metric("endpoint_group", engine=d.url) is None
     assert r.metric("pool_policy_info", pool="main", role="prefill", policy="prefix", load="tokens") == 1
     assert r.metric("pool_policy_info", pool="main", role="decode", policy="power_of_two", load="requests") == 1
     fleet = r.status()["fleet"]

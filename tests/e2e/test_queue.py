@@ -332,7 +332,7 @@ def test_a_group_without_a_decode_engine_is_none_to_wait_for(world):
     """The other is whole, and full: a request waits for that."""
     g = Groups(world, (1, 1), (1, 1))
     g.d[0].probes["/health"] = lambda ex: ex.reply(503)
-    g.r.wait_metric("endpoint_up", 0, endpoint=g.d[0].url)
+    g.r.wait_metric("endpoint_up", 0, engine=g.d[0].url)
     busy = at_prefill(g)
     assert busy[0] == 1
     c = g.waits()
@@ -517,7 +517,7 @@ def test_who_was_to_go_alone_goes_with_a_prefill_engine_that_is_up_again(world):
     q = Narrow(world, pool={"fallback": "direct"})
     for up in (0, 1):
         q.p.probes["/health"] = b"" if up else (503, b"")
-        q.r.wait_metric("endpoint_up", up, endpoint=q.p.url)
+        q.r.wait_metric("endpoint_up", up, engine=q.p.url)
         if not up:
             q.ask("first")
             first = q.d.expect()

@@ -110,7 +110,7 @@ def test_the_third_answer_is_the_last(world):
     for _ in range(10):
         assert r.complete().status == 500
     wait("all are given up", lambda: len(r.lines("KV is left to its lease")) == 10)
-    assert p.metric("pdsim:held_requests") == 10 and r.metric("endpoint_kv_outstanding", endpoint=p.url) == 0
+    assert p.metric("pdsim:held_requests") == 10 and r.metric("endpoint_kv_outstanding", engine=p.url) == 0
     line = r.lines("KV is left to its lease")[0]
     assert line["url"] == p.url and line["attempt"].startswith(tuple(x["req"] for x in r.ends()))
     at = [x.time for x in namings(d)]

@@ -26,7 +26,7 @@ def test_endpoint_added(world):
     more = world.engine("decode")
     r.change(pools=[world.pool(p, [*d, more])])
     hup(r)
-    r.wait_metric("endpoint_up", 1, endpoint=more.url)
+    r.wait_metric("endpoint_up", 1, engine=more.url)
     for _ in range(8):
         assert r.complete().status == 200
     assert more.requests() and r.metric("reloads_total") == 1
@@ -56,7 +56,7 @@ def test_endpoint_removed_and_added_again(world):
         r.reload(pools=[world.pool(p, d[:1])])
         assert r.complete().status == 200
         r.reload(pools=[world.pool(p, d)])
-        r.wait_metric("endpoint_up", 1, endpoint=d[1].url)
+        r.wait_metric("endpoint_up", 1, engine=d[1].url)
     for _ in range(8):
         assert r.complete().status == 200
     assert d[1].requests()
@@ -478,8 +478,8 @@ def test_endpoints_file(world):
     assert r.complete().status == 200
     path.write_text(yaml.safe_dump([{"url": p.url, "role": "prefill"}, {"url": more.url, "label": "D"}]))
     hup(r)
-    r.wait_metric("endpoint_up", 1, endpoint=more.url)
-    wait("the old one to go", lambda: r.metric("endpoint_up", endpoint=d.url) is None)
+    r.wait_metric("endpoint_up", 1, engine=more.url)
+    wait("the old one to go", lambda: r.metric("endpoint_up", engine=d.url) is None)
     assert r.complete().status == 200 and len(more.requests()) == 1
     path.write_text(yaml.safe_dump([{"url": p.url, "role": "prefill"}, {"url": more.url, "label": "E"}]))
     done = r.ctl("reload")

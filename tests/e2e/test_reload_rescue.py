@@ -92,13 +92,13 @@ def test_eject_failures(world):
     r, p, d = world.pd(2, 1, pool=keys)
     r.wait_all_up()
     p[0].fault(**ALWAYS)
-    assert ends(r, 8) == (8, 0) and r.metric("ejections_total", endpoint=p[0].url) == 0
+    assert ends(r, 8) == (8, 0) and r.metric("ejections_total", engine=p[0].url) == 0
     set_pool(r, world, p, d, **keys, eject_failures=2, eject_time="1h", eject_max_time="1h")
     assert ends(r, 8) == (8, 0)
-    wait("it is ejected", lambda: r.metric("endpoint_ejected", endpoint=p[0].url) == 1)
+    wait("it is ejected", lambda: r.metric("endpoint_ejected", engine=p[0].url) == 1)
     seen = len(p[0].requests())
     assert ends(r, 8) == (8, 0) and len(p[0].requests()) == seen, "it is left alone"
-    assert r.metric("ejections_total", endpoint=p[0].url) == 1
+    assert r.metric("ejections_total", engine=p[0].url) == 1
 
 
 def test_queue_size(world):

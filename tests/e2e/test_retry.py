@@ -556,7 +556,7 @@ def test_fallback_when_no_prefill_engine_is_up(world, stream):
     """Their probes have failed: nobody is tried."""
     r, p, d = build(world, "nixl", 1, 1, pool=DIRECT)
     p[0].stop()
-    r.wait_metric("endpoint_up", 0, endpoint=p[0].url)
+    r.wait_metric("endpoint_up", 0, engine=p[0].url)
     right(r, stream)
     line = end_with(r, "fallback")
     assert (line["reason"], line["direct"], line["tries"]) == ("ok", "no_prefill", None) and not r.lines("attempt failed")

@@ -674,7 +674,7 @@ def test_prefill_of_a_branch_that_is_done_may_fail(world):
     answer = {"id": "x", "choices": [{"index": 0, "text": "t", "finish_reason": "stop"}]}
     done = [x for x in at_d if x.json()["rid"] == at_p[0].json()["rid"]][0]
     done.reply(body=answer)
-    wait("it to be read", lambda: r.metric("endpoint_in_flight", endpoint=d.url) == 1)
+    wait("it to be read", lambda: r.metric("endpoint_in_flight", engine=d.url) == 1)
     at_p[0].reset()
     at_p[1].reply(body={"choices": []})
     at_d[1 - at_d.index(done)].reply(body=answer)
@@ -701,7 +701,7 @@ def test_client_gone_while_both_work(world, leave, stream):
 def test_client_gone_after_prefill_answered(world, leave, stream):
     r, p, d, c, leg_p, leg_d = begin(world, stream)
     leg_p.reply(body={"choices": [{"index": 0, "text": "t", "finish_reason": "length"}]})
-    r.wait_metric("endpoint_in_flight", 0, endpoint=p.url)
+    r.wait_metric("endpoint_in_flight", 0, engine=p.url)
     leave(c)
     forgets(d, leg_d)
     assert r.end()["reason"] == "client_gone" and p.quiet(0.05)

@@ -38,7 +38,7 @@ def endpoint(r, e):
 
 
 def is_slow(r, e):
-    return r.metric("endpoint_slow", endpoint=e.url) == 1
+    return r.metric("endpoint_slow", engine=e.url) == 1
 
 
 def until_slow(r, e):
@@ -62,11 +62,11 @@ def test_a_slow_engine_gets_less_until_it_is_fast(world, role, ask):
     e.fault(**TEN_TIMES)
     requests = load(r, ask)
     until_slow(r, e)
-    wait("the requests that it had are over", lambda: r.metric("endpoint_in_flight", endpoint=e.url) <= 3)
+    wait("the requests that it had are over", lambda: r.metric("endpoint_in_flight", engine=e.url) <= 3)
     assert share(role, e, engines) < 0.1
     assert r.ctl("undrain", e.url).stdout.endswith(": slow\n"), "as the status says; it was not drained"
     assert endpoint(r, e)["slow_times"] > 3 and "slow: " in r.ctl("status").stdout and not is_slow(r, engines[1])
-    assert r.metric("endpoint_token_seconds", endpoint=e.url) > 3 * r.metric("endpoint_token_seconds", endpoint=engines[1].url)
+    assert r.metric("endpoint_token_seconds", engine=e.url) > 3 * r.metric("endpoint_token_seconds", engine=engines[1].url)
     e.tell("/sim/fault", kind="none")
     wait("fast", lambda: not is_slow(r, e), 30)
     assert share(role, e, engines) > 0.3
@@ -84,9 +84,9 @@ def test_requests_of_others_are_no_fault(world):
         with engines[0].client() as c:
             assert c.post("/v1/completions", body).status == 200
     others, requests = Load(10, ask), load(r, whole, 8)
-    wait("foreign load", lambda: r.metric("endpoint_score", endpoint=engines[0].url) >= 8)
+    wait("foreign load", lambda: r.metric("endpoint_score", engine=engines[0].url) >= 8)
     share("prefill", engines[0], engines, 60)
-    times = [r.metric("endpoint_token_seconds", endpoint=e.url) for e in engines]
+    times = [r.metric("endpoint_token_seconds", engine=e.url) for e in engines]
     assert times[0] > 3 * times[1] and not r.lines("endpoint slow, its share is lowered")
     assert not others.stop().bad + requests.stop().bad
 
@@ -106,7 +106,7 @@ def test_longer_prompts_are_no_fault(world):
     p[0].fault(**TEN_TIMES)
     requests = Load(16, ask)
     wait("requests", lambda: min(e.counter("kv_held") for e in p) > 80, 30)
-    assert r.metric("endpoint_token_seconds", endpoint=p[0].url) is not None
+    assert r.metric("endpoint_token_seconds", engine=p[0].url) is not None
     assert not r.lines("endpoint slow, its share is lowered") and not requests.stop().bad
 
 
@@ -118,8 +118,8 @@ def test_eject_slow(world, percent):
     requests = load(r)
     until_slow(r, engines[0])
     if percent > 0:
-        wait("ejected", lambda: r.metric("endpoint_ejected", endpoint=engines[0].url) == 1)
-    assert r.metric("ejections_total", endpoint=engines[0].url) == len(r.lines("endpoint ejected, it is slow")) == (percent > 0)
+        wait("ejected", lambda: r.metric("endpoint_ejected", engine=engines[0].url) == 1)
+    assert r.metric("ejections_total", engine=engines[0].url) == len(r.lines("endpoint ejected, it is slow")) == (percent > 0)
     assert not requests.stop().bad
 
 
@@ -134,7 +134,7 @@ def test_a_new_life_is_not_slow(world):
     wait("not slow", lambda: not is_slow(r, d[0]) and len(r.lines(UNKNOWN)) == 1)
     d[0].next_life(token_delay=8)
     wait("up", lambda: endpoint(r, d[0])["state"] == "up")
-    assert not is_slow(r, d[0]) and r.metric("endpoint_token_seconds", endpoint=d[0].url) is None
+    assert not is_slow(r, d[0]) and r.metric("endpoint_token_seconds", engine=d[0].url) is None
 
 
 def test_without_peers_no_engine_is_slow(world):

@@ -26,12 +26,12 @@ def blocks_are_not_checked(world):
 
 def failures(r, e):
     """Counts above 0 by cause."""
-    counts = {c: r.metric("endpoint_failures_total", endpoint=e.url, cause=c) for c in CAUSES}
+    counts = {c: r.metric("endpoint_failures_total", engine=e.url, cause=c) for c in CAUSES}
     return {c: n for c, n in counts.items() if n}
 
 
 def requests(r, e):
-    return r.metric("endpoint_requests_total", endpoint=e.url)
+    return r.metric("endpoint_requests_total", engine=e.url)
 
 
 def shown(r, e):

@@ -104,7 +104,7 @@ SICK = {"health_timeout": f"{200 * SLOW}ms", "fall": 1, "rise": 1}
 
 def asked(r, engines):
     """The one of them that has the request."""
-    return wait("a request", lambda: next((e for e in engines if r.metric("endpoint_in_flight", endpoint=e.url)), None))
+    return wait("a request", lambda: next((e for e in engines if r.metric("endpoint_in_flight", engine=e.url)), None))
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def frozen(r, engine, down=True):
     engine.kill(signal.SIGSTOP)
     try:
         if down:
-            r.wait_metric("endpoint_up", 0, endpoint=engine.url)
+            r.wait_metric("endpoint_up", 0, engine=engine.url)
         yield
     finally:
         engine.kill(signal.SIGCONT)
@@ -143,7 +143,7 @@ def test_a_decode_engine_that_goes_down_while_prefill_works(world, nd):
     ex = p.expect()
     down = asked(r, d)
     down.probes["/health"] = (503, b"")
-    r.wait_metric("endpoint_up", 0, endpoint=down.url)
+    r.wait_metric("endpoint_up", 0, engine=down.url)
     ex.prefilled()
     if nd == 1:
         assert c.read().error["code"] == "decode_down"
@@ -159,7 +159,7 @@ def test_a_prefill_engine_that_goes_down_after_its_answer(world):
     p.expect().prefilled()
     ex = d.expect()
     p.probes["/health"] = (503, b"")
-    r.wait_metric("endpoint_up", 0, endpoint=p.url)
+    r.wait_metric("endpoint_up", 0, engine=p.url)
     assert not ex.gone(0.3 * SLOW)  # ticks pass
     ex.stream("a")
     assert text_of(c.events()) == "a"
@@ -216,7 +216,7 @@ def test_the_grace_begins_anew(world):
     for _ in range(3):
         with frozen(r, engine):
             pass
-        r.wait_metric("endpoint_up", 1, endpoint=engine.url)
+        r.wait_metric("endpoint_up", 1, engine=engine.url)
     is_whole(body, [first, *events])
 
 

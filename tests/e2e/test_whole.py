@@ -33,7 +33,7 @@ def late(r, c, code="whole_answer_timeout"):
 
 
 def charged(r, e):
-    return r.metric("endpoint_failures_total", endpoint=e.url, cause="timeout")
+    return r.metric("endpoint_failures_total", engine=e.url, cause="timeout")
 
 
 def test_it_is_not_generated_again(world):

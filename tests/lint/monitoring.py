@@ -18,7 +18,7 @@ DASHBOARD = "etc/monitoring/dashboard.json"
 STEP = "15s"
 SUFFIXES = r"(_bucket|_sum|_count)$"  # of a histogram's series
 REQUESTS = "pdrouter_requests_total"
-ENGINE = '{endpoint="http://p",role="prefill",pool="a"}'
+ENGINE = '{engine="http://p",role="prefill",pool="a"}'
 
 
 def caused(cause):
@@ -34,9 +34,9 @@ HEALTHY = {
     f'{REQUESTS}{{pool="a",path="/v1/completions",status="400",reason="engine_status"}}': "0+9x80",
     f'{REQUESTS}{{pool="",path="other",status="200",reason="local"}}': "0+1x80",
     f"pdrouter_endpoint_up{ENGINE}": "1x80",
-    'pdrouter_endpoint_up{endpoint="http://d",role="decode",pool="a"}': "1x80",
-    'pdrouter_endpoint_up{endpoint="http://e",role="decode",pool="a"}': "0x80",  # its operator has drained it
-    'pdrouter_endpoint_state{endpoint="http://e",role="decode",pool="a",state="draining"}': "1x80",
+    'pdrouter_endpoint_up{engine="http://d",role="decode",pool="a"}': "1x80",
+    'pdrouter_endpoint_up{engine="http://e",role="decode",pool="a"}': "0x80",  # its operator has drained it
+    'pdrouter_endpoint_state{engine="http://e",role="decode",pool="a",state="draining"}': "1x80",
     f"pdrouter_endpoint_ejected{ENGINE}": "0x80",
     f"pdrouter_ejections_total{ENGINE}": "5x80",
     f"pdrouter_endpoint_slow{ENGINE}": "0x80",

@@ -310,7 +310,7 @@ endpoint_labels(struct evbuffer *out, const struct about *a)
 	(void)prom_label(url, sizeof(url), text, strlen(text));
 	(void)prom_label(pool, sizeof(pool), name, strlen(name));
 	(void)evbuffer_add_printf(
-		out, "{endpoint=\"%s\",role=\"%s\",pool=\"%s\"", url, role_name(ep->role), pool);
+		out, "{engine=\"%s\",role=\"%s\",pool=\"%s\"", url, role_name(ep->role), pool);
 }
 
 static void

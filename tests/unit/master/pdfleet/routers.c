@@ -94,10 +94,10 @@ show(void *arg)
 	return NULL;
 }
 
-#define UP(pool, v) "\npdrouter_endpoint_up{endpoint=\"" ENGINE "\",pool=\"" pool "\"} " v
+#define UP(pool, v) "\npdrouter_endpoint_up{engine=\"" ENGINE "\",pool=\"" pool "\"} " v
 #define STATE(pool, v)                                                                             \
-	"\npdrouter_endpoint_state{endpoint=\"" ENGINE "\",pool=\"" pool "\",state=\"" v "\"} 1"
-#define ANOTHER "\npdrouter_endpoint_up{endpoint=\"" ENGINE "0\",pool=\"a\"} 0"
+	"\npdrouter_endpoint_state{engine=\"" ENGINE "\",pool=\"" pool "\",state=\"" v "\"} 1"
+#define ANOTHER "\npdrouter_endpoint_up{engine=\"" ENGINE "0\",pool=\"a\"} 0"
 
 Test(routers, a_drained_engine_is_neither_up_nor_down)
 {

@@ -186,9 +186,8 @@ Test(stats, each_endpoint_is_shown_once)
 	text = page(stats_page);
 	cr_assert_eq(count(text, "\npdrouter_endpoint_up{"), ENDPOINTS);
 	cr_assert_eq(count(text, "\npdrouter_endpoint_group{"), ENDPOINTS / 2);
-	cr_assert_eq(
-		count(text, "\npdrouter_endpoint_info{endpoint=\"http://engine-99:8000\",role=\""
-			    "prefill\",pool=\"chat\",version=\"0.11\"} 1\n"),
+	cr_assert_eq(count(text, "\npdrouter_endpoint_info{engine=\"http://engine-99:8000\",role=\""
+				 "prefill\",pool=\"chat\",version=\"0.11\"} 1\n"),
 		1);
 	cr_assert_eq(count(text, "\npdrouter_queue_waiting{pool=\"chat\"} 0\n"), 1);
 	free(text);
