@@ -160,7 +160,8 @@ put_log_level(struct conf_draft *d, enum conf_flag f, const char *key)
 static int
 put_log_format(struct conf_draft *d, enum conf_flag f, const char *key)
 {
-	static const struct flag_word formats[] = {{"text", "kv", NULL}, {"json", "json", NULL}};
+	static const struct flag_word formats[] = {
+		{"text", "logfmt", NULL}, {"json", "json", NULL}};
 	const struct flag_word *w = NULL;
 
 	if (FIND(d, f, formats, &w) != 0 || w == NULL)

@@ -41,7 +41,7 @@ USED(STATIC_BACKEND_HEALTH_CHECK_INTERVAL, "static-backend-health-check-interval
 USED(STATIC_BACKEND_HEALTH_CHECK_TIMEOUT, "static-backend-health-check-timeout-seconds", "SECONDS", "health_timeout") \
 USED(BACKEND_HEALTH_CHECK_TIMEOUT, "backend-health-check-timeout-seconds", "SECONDS", "health_timeout")	\
 USED(LOG_LEVEL, "log-level", "LEVEL", "log_level; critical: error, warning: warn, trace: debug")	\
-USED(LOG_FORMAT, "log-format", "text|json", "log_format; text: kv")					\
+USED(LOG_FORMAT, "log-format", "text|json", "log_format; text: logfmt")					\
 IDLE(STATIC_BACKEND_HEALTH_CHECKS, "static-backend-health-checks", NULL, "engines are always probed, by health_path") \
 IDLE(STATIC_MODEL_TYPES, "static-model-types", "TYPE,...", "probes use health_path for all models") \
 IDLE(NIXL_FINISHED_REQ_TTL, "nixl-finished-req-ttl", "SECONDS", "notices without a waiting request are dropped at once") \

@@ -103,8 +103,8 @@ L("dns_servers", SERVERS, dns_servers, ndns_servers, 0, 8, "[]", LIVE,					\
 	"name servers for the addresses of engines, such as [\"10.0.0.2\", \"[fd00::2]:5353\"]; []: the servers in /etc/resolv.conf") \
 K("log_level", LOG_LEVEL, live.log_level, 0, 0, "info", LIVE,						\
 	"error, warn, info or debug")									\
-K("log_format", LOG_FORMAT, live.log_format, 0, 0, "kv", LIVE,					\
-	"kv (key=value) or json")									\
+K("log_format", LOG_FORMAT, live.log_format, 0, 0, "logfmt", LIVE,					\
+	"logfmt (key=value) or json; off: errors alone")									\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"path of the socket that pdctl connects to; \"\": none")						\
 K("control_socket_mode", MODE, control_mode, 0, 0, "0600", LIVE,					\

@@ -33,7 +33,7 @@ log_level_name(unsigned v)
 static const char *
 log_format_name(unsigned v)
 {
-	static const char *const names[] = {"kv", "json"};
+	static const char *const names[] = {"logfmt", "json", "off"};
 
 	return names[v];
 }
@@ -76,7 +76,7 @@ static const struct {
 	[CONF_T_NOTICES] = { "an address such as tcp://*:7500", CONF_STR, set_notices },
 	[CONF_T_URL] = { "a URL such as http://10.0.0.1:8100", CONF_STR, set_url },
 	[CONF_T_LOG_LEVEL] = { "a log level", CONF_WORD, set_word, log_level_name, LOG_L_DEBUG + 1 },
-	[CONF_T_LOG_FORMAT] = { "a log format", CONF_WORD, set_word, log_format_name, LOG_F_JSON + 1 },
+	[CONF_T_LOG_FORMAT] = { "a log format", CONF_WORD, set_word, log_format_name, LOG_F_OFF + 1 },
 	[CONF_T_CONNECTOR] = { "a connector", CONF_WORD, set_word, connector_name, CONNECTOR_N },
 	[CONF_T_POLICY] = { "a policy", CONF_WORD, set_word, policy_name, POLICY_N },
 	[CONF_T_LOAD] = { "a measure of load", CONF_WORD, set_word, load_name, LOAD_N },

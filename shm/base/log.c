@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe accepts that much in one piece, or nothing */
@@ -43,7 +44,8 @@ static struct {
 struct line {
 	char b[LINE_MAX_BYTES];
 	size_t n;
-	bool full; /* something did not fit; what was begun is rolled back by its writer */
+	size_t start; /* of the first field */
+	bool full;    /* something did not fit; what was begun is rolled back by its writer */
 	bool json;
 };
 
@@ -163,17 +165,29 @@ put_quoted(struct line *l, const char *s)
 	put(l, "\"", 1);
 }
 
-/* True if key=value needs no quotes: short, printable ASCII, and different from NULL's "-". */
-static bool
-bare(const char *s)
-{
-	size_t n = strlen(s);
+#define BARE(c) ((c) > ' ' && (c) < 0x7f && (c) != '"' && (c) != '\\' && (c) != '=')
+#define BARE_4(c) BARE(c), BARE((c) + 1), BARE((c) + 2), BARE((c) + 3)
+#define BARE_16(c) BARE_4(c), BARE_4((c) + 4), BARE_4((c) + 8), BARE_4((c) + 12)
+#define BARE_64(c) BARE_16(c), BARE_16((c) + 16), BARE_16((c) + 32), BARE_16((c) + 48)
 
-	if (n == 0 || n > FIELD_MAX_BYTES || strcmp(s, "-") == 0)
+/* Bytes of a logfmt value without quotes. */
+static const bool bare_bytes[256] = {BARE_64(0), BARE_64(64), BARE_64(128), BARE_64(192)};
+
+/* Writes a logfmt value that needs no quotes: short, printable ASCII.  Returns false, and writes nothing, if it needs
+ * some, or finds no room. */
+static bool
+put_bare(struct line *l, const char *s)
+{
+	char *to = l->b + l->n;
+	size_t room = sizeof(l->b) - TAIL_BYTES - l->n, n = 0;
+
+	if (room > FIELD_MAX_BYTES)
+		room = FIELD_MAX_BYTES;
+	for (; n < room && bare_bytes[(unsigned char)s[n]]; n++)
+		to[n] = s[n];
+	if (n == 0 || s[n] != '\0')
 		return false;
-	for (size_t i = 0; i < n; i++)
-		if (s[i] <= ' ' || s[i] >= 0x7f || s[i] == '"' || s[i] == '\\' || s[i] == '=')
-			return false;
+	l->n += n;
 	return true;
 }
 
@@ -181,11 +195,42 @@ static void
 put_text(struct line *l, const char *s)
 {
 	if (s == NULL)
-		put_str(l, l->json ? "null" : "-");
-	else if (!l->json && bare(s))
-		put_str(l, s);
-	else
+		put_str(l, "null");
+	else if (l->json || !put_bare(l, s))
 		put_quoted(l, s);
+}
+
+#define KEY_MAX 32 /* keys are words of this program, and shorter */
+
+static void
+put_key(struct line *l, const char *key)
+{
+	char *to = l->b + l->n;
+
+	if (sizeof(l->b) - TAIL_BYTES - l->n < KEY_MAX + sizeof(",\"\":")) {
+		l->full = true;
+		return;
+	}
+	if (l->json) {
+		if (l->n > l->start)
+			*to++ = ',';
+		*to++ = '"';
+	} else if (l->n > l->start) {
+		*to++ = ' ';
+	}
+	for (; *key != '\0'; key++)
+		*to++ = *key;
+	if (l->json)
+		*to++ = '"';
+	*to++ = l->json ? ':' : '=';
+	l->n = (size_t)(to - l->b);
+}
+
+/* What is not known is left out; a text that is none stands in JSON as null. */
+static bool
+is_left_out(const struct line *l, const struct log_field *f)
+{
+	return f->type == LOG_T_NONE || (f->type == LOG_T_STR && f->v.s == NULL && !l->json);
 }
 
 static void
@@ -193,10 +238,12 @@ put_field(struct line *l, const struct log_field *f)
 {
 	size_t before = l->n;
 
-	put_str(l, l->json ? ",\"" : " ");
-	put_str(l, f->key);
-	put_str(l, l->json ? "\":" : "=");
+	if (is_left_out(l, f))
+		return;
+	put_key(l, f->key);
 	switch (f->type) {
+	case LOG_T_NONE:
+		break;
 	case LOG_T_STR:
 		put_text(l, f->v.s);
 		break;
@@ -208,12 +255,35 @@ put_field(struct line *l, const struct log_field *f)
 		break;
 	case LOG_T_MS:
 		put_uint(l, f->v.u / 1000);
-		put(l, ".", 1);
-		put_uint(l, f->v.u % 1000 / 100);
+		put(l, (const char[]){'.', (char)('0' + f->v.u % 1000 / 100)}, 2);
 		break;
 	}
 	if (l->full)
 		l->n = before; /* whole fields only, or the JSON would not close */
+}
+
+/* "2026-11-23T18:40:13.123Z".  The date is made once a second. */
+static void
+put_time(struct line *l)
+{
+	static struct {
+		time_t second;
+		char text[sizeof("2026-11-23T18:40:13.123Z")];
+	} last;
+	struct timespec now;
+	struct tm tm;
+	uint32_t ms;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	if (now.tv_sec != last.second && gmtime_r(&now.tv_sec, &tm) != NULL) {
+		(void)strftime(last.text, sizeof(last.text), "%Y-%m-%dT%H:%M:%S.000Z", &tm);
+		last.second = now.tv_sec;
+	}
+	ms = (uint32_t)(now.tv_nsec / 1000000);
+	last.text[20] = (char)('0' + ms / 100);
+	last.text[21] = (char)('0' + ms / 10 % 10);
+	last.text[22] = (char)('0' + ms % 10);
+	put_field(l, &LOG_S("ts", last.text));
 }
 
 static void
@@ -221,16 +291,14 @@ put_start(struct line *l, enum log_level level, const char *msg)
 {
 	if (self.journal)
 		put_str(l, levels[level].prefix);
-	if (l->json) {
-		put_str(l, "{\"level\":");
-		put_quoted(l, levels[level].name);
-		put_str(l, ",\"msg\":");
-		put_quoted(l, msg);
-		return;
-	}
-	put_str(l, msg);
-	if (!self.journal)
+	if (l->json)
+		put(l, "{", 1);
+	l->start = l->n;
+	if (!self.journal) /* the journal has its own */
+		put_time(l);
+	if (!self.journal || l->json)
 		put_field(l, &LOG_S("level", levels[level].name));
+	put_field(l, &LOG_S("msg", msg));
 }
 
 /* There is room for it: TAIL_BYTES. */
@@ -266,7 +334,7 @@ log_init(const char *process, uint32_t slot)
 void
 log_setup(enum log_level level, enum log_format format)
 {
-	self.level = level;
+	self.level = format == LOG_F_OFF ? LOG_L_ERROR : level;
 	self.format = format;
 }
 
@@ -322,7 +390,7 @@ write_line(enum log_level level, const char *msg, const struct log_field *fields
 	struct line l;
 	bool clipped;
 
-	l.n = 0;
+	l.n = l.start = 0;
 	l.full = false;
 	l.json = self.format == LOG_F_JSON;
 	put_start(&l, level, msg);

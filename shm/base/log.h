@@ -1,7 +1,7 @@
 /*
- * Log lines to stderr: "<N>msg key=value ..." with journald's level prefix when stderr is the
- * journal ($JOURNAL_STREAM), without it on a terminal or file; or one JSON object a line
- * (log_format: json).
+ * Log lines to stderr: logfmt, "ts=... level=info msg=... key=value ...", or one JSON object a line with the same keys
+ * (log_format).  When stderr is the journal ($JOURNAL_STREAM), the line begins with journald's level prefix and has no
+ * time: "<6>msg=... key=value ...".
  *
  * A line is one write(2) of at most 4 KiB, so lines of several processes never mix; longer lines
  * are clipped.  A line that stderr would not accept at once is dropped: no process ever waits for
@@ -15,22 +15,25 @@
 #include <stdint.h>
 
 enum log_level { LOG_L_ERROR, LOG_L_WARN, LOG_L_INFO, LOG_L_DEBUG };
-enum log_format { LOG_F_KV, LOG_F_JSON };
+/* OFF: errors alone, as logfmt */
+enum log_format { LOG_F_LOGFMT, LOG_F_JSON, LOG_F_OFF };
 
 struct log_field {
 	const char *key;
-	enum { LOG_T_STR, LOG_T_UINT, LOG_T_INT, LOG_T_MS } type;
+	enum { LOG_T_NONE, LOG_T_STR, LOG_T_UINT, LOG_T_INT, LOG_T_MS } type;
 	union {
-		const char *s; /* NULL prints as "-" */
+		const char *s; /* NULL: none; left out of logfmt, null in JSON */
 		uint64_t u;
 		int64_t i;
 	} v;
 };
 
+/* not known: left out of the line */
+#define LOG_NONE ((struct log_field){.type = LOG_T_NONE})
 #define LOG_S(k, val) ((struct log_field){.key = (k), .type = LOG_T_STR, .v.s = (val)})
 #define LOG_U(k, val) ((struct log_field){.key = (k), .type = LOG_T_UINT, .v.u = (uint64_t)(val)})
 #define LOG_I(k, val) ((struct log_field){.key = (k), .type = LOG_T_INT, .v.i = (int64_t)(val)})
-/* microseconds in, printed as milliseconds with one decimal */
+/* microseconds in, printed as milliseconds with one decimal; so thousandths of anything */
 #define LOG_MS(k, us) ((struct log_field){.key = (k), .type = LOG_T_MS, .v.u = (uint64_t)(us)})
 
 /* `process` ("master", "worker", "notifier") and its slot stand in every line after this call. */

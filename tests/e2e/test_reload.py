@@ -320,7 +320,7 @@ def other_values(r):
         "upstream.max_idle": 5, "drain_timeout": "7s", "reload_drain_timeout": "9s",
         "upgrade_drain_timeout": "9s", "upgrade_trial": "9s", "worker_watchdog": "9s", "stats_interval": "300ms",
         "health_interval": "150ms", "health_timeout": "900ms", "rise": 2, "fall": 4, "dns_servers": ["127.0.0.1:5"], "log_level": "debug",
-        "log_format": "kv", "control_socket": "/nowhere", "control_socket_mode": "0660",
+        "log_format": "logfmt", "control_socket": "/nowhere", "control_socket_mode": "0660",
         "control_socket_group": "no-such-group", "state_file": "/nowhere",
         "lmcache.listen": f"tcp://127.0.0.1:{free_port()}",
         "announce.listen": f"tcp://127.0.0.1:{free_port()}", "announce.forget": "11s", "shared_memory.max_workers": 17,
@@ -366,7 +366,7 @@ def test_a_dry_run_says_that_a_reload_would_be_refused(world):
 
 def test_log_level_and_format_change_in_running_workers(world):
     r, _, _ = world.pd(workers=1)
-    r.reload(log_level="warn", log_format="kv")
+    r.reload(log_level="warn", log_format="logfmt")
     assert r.complete("quiet").status == 200
     r.reload(log_level="info", log_format="json")
     assert r.complete("logged").status == 200

@@ -106,7 +106,7 @@ setup(void)
 	static char network[] = "127.0.0.0/8", *networks[] = {network};
 
 	event_set_mem_functions(mem_or_null, mem_resize_or_null, free);
-	log_setup(LOG_L_ERROR, LOG_F_KV);
+	log_setup(LOG_L_ERROR, LOG_F_LOGFMT);
 	fleet_setup(8, 4);
 	conf = conf_make();
 	conf->health_interval_ms = 3600000;

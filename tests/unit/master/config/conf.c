@@ -111,7 +111,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(c->upgrade_trial_ms, 10000);
 	cr_expect_eq(c->watchdog_ms, 10000);
 	cr_expect_eq(c->live.log_level, LOG_L_INFO);
-	cr_expect_eq(c->live.log_format, LOG_F_KV);
+	cr_expect_eq(c->live.log_format, LOG_F_LOGFMT);
 	cr_expect_str_eq(c->control_socket, "/run/pdrouter/control.sock");
 	cr_expect_null(c->state_file);
 	cr_expect_null(c->lmcache_listen);
@@ -408,7 +408,7 @@ static const struct bad {
 	{ POOLS "client: {head_timeout: 0}\n", 2, "client.head_timeout", "1ms to 1h" },
 	/* words and texts */
 	{ POOLS "log_level: trace\n", 2, "log_level", "error, warn, info, debug" },
-	{ POOLS "log_format: xml\n", 2, "log_format", "kv, json" },
+	{ POOLS "log_format: xml\n", 2, "log_format", "logfmt, json, off" },
 	{ "pools: [{connector: pigeon, " EPS "}]\n", 1, "pools[0].connector", "nixl, orchestrated" },
 	{ "pools:\n  -\n    connector: nixl\n    policy: fastest\n", 4, "pools[0].policy", "round_robin, least_loaded" },
 	{ "pools: [{connector: nixl, engine: trt, " EPS "}]\n", 1, "pools[0].engine", "vllm, sglang" },

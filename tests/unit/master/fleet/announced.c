@@ -25,7 +25,7 @@ setup(void)
 	struct conf_pool *p;
 	bool full;
 
-	log_setup(LOG_L_ERROR, LOG_F_KV);
+	log_setup(LOG_L_ERROR, LOG_F_LOGFMT);
 	fleet_setup(8, 4);
 	wake_fd = eventfd(0, EFD_NONBLOCK);
 	fleet_hear(fleet, wake_fd);

@@ -23,7 +23,7 @@ static void
 setup(void)
 {
 	(void)snprintf(path, sizeof(path), "/tmp/pdr-keep-%d", (int)getpid());
-	log_setup(LOG_L_ERROR, LOG_F_KV);
+	log_setup(LOG_L_ERROR, LOG_F_LOGFMT);
 	fleet_setup(8, 4);
 }
 

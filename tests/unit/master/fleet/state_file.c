@@ -28,7 +28,7 @@ setup(void)
 	(void)snprintf(path, sizeof(path), "%s/state.json", dir);
 	(void)snprintf(temporary, sizeof(temporary), "%s.new", path);
 	(void)snprintf(broken, sizeof(broken), "%s.broken", path);
-	log_setup(LOG_L_ERROR, LOG_F_KV);
+	log_setup(LOG_L_ERROR, LOG_F_LOGFMT);
 }
 
 static void
