@@ -98,6 +98,8 @@ probe_is_error(const struct sse *s)
 	static const char error[] = "\"error\"", object[] = "\"object\"";
 	size_t at = 0;
 
+	if (s->probe[0] == '{' && s->probe[1] == '"' && s->probe[2] != 'e' && s->probe[2] != 'o')
+		return false;
 	if (probe_next(s, &at) != '{')
 		return false;
 	at++;

@@ -1,10 +1,15 @@
 #include "proto/answer/usage_end.h"
 
+#include <string.h>
+
 #include "proto/json/json_last.h"
 
 static const struct json_name members[USAGE_NUMBERS] = {
 	[USAGE_CACHED] = {"\"cached_tokens\":", 16, 4 /* h */},
 	[USAGE_COMPLETION] = {"\"completion_tokens\":", 20, 14 /* k */},
+	[USAGE_PROMPT] = {"\"prompt_tokens\":", 16, 1 /* p */},
+	[USAGE_INPUT] = {"\"input_tokens\":", 15, 3 /* p */},
+	[USAGE_OUTPUT] = {"\"output_tokens\":", 16, 4 /* p */},
 };
 
 uint64_t
@@ -16,10 +21,29 @@ usage_at_end(const char *text, size_t n, enum usage_number which)
 	uint64_t value = 0;
 
 	if (p == NULL)
-		return 0;
+		return USAGE_NONE;
 	for (; p < end && *p == ' '; p++)
 		;
+	if (p == end || *p < '0' || *p > '9')
+		return USAGE_NONE;
 	for (; p < end && *p >= '0' && *p <= '9' && value <= UINT32_MAX; p++)
 		value = value * 10 + (uint64_t)(*p - '0');
 	return value;
+}
+
+void
+usage_tail_add(struct usage_tail *t, const char *p, size_t n)
+{
+	size_t kept;
+
+	if (n >= sizeof(t->text)) {
+		memcpy(t->text, p + n - sizeof(t->text), sizeof(t->text));
+		t->n = sizeof(t->text);
+		return;
+	}
+	kept = t->n + n <= sizeof(t->text) ? t->n : sizeof(t->text) - n;
+	memmove(t->text, t->text + t->n - kept, kept);
+	if (n > 0) /* p may be NULL */
+		memcpy(t->text + kept, p, n);
+	t->n = (uint32_t)(kept + n);
 }

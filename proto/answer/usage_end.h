@@ -5,15 +5,41 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum usage_number {
 	USAGE_CACHED,     /* prompt_tokens_details.cached_tokens */
 	USAGE_COMPLETION, /* completion_tokens */
+	USAGE_PROMPT,     /* prompt_tokens */
+	USAGE_INPUT,      /* input_tokens: prompt_tokens of /v1/messages and /v1/responses */
+	USAGE_OUTPUT,     /* output_tokens: their completion_tokens */
 	USAGE_NUMBERS
 };
 
 /* Only so many bytes before the end are searched: a usage is the last member but short ones. */
 #define USAGE_END_BYTES 256
 
-/* Returns the last such number, or 0 if there is none.  Numbers above 32 bits are cut after ten digits. */
+#define USAGE_NONE UINT64_MAX
+
+/* Returns the last such number, or USAGE_NONE.  Numbers above 32 bits are cut after ten digits. */
 uint64_t usage_at_end(const char *text, size_t n, enum usage_number which);
+
+/* The last bytes of an answer that comes in pieces. */
+struct usage_tail {
+	uint32_t n;
+	char text[USAGE_END_BYTES];
+};
+
+void usage_tail_add(struct usage_tail *t, const char *p, size_t n);
+
+/* Takes the next bytes of the answer.  An event that ends with its choices is left out: it has no usage behind them,
+ * and nearly all events of a stream are such. */
+static inline void
+usage_tail_take(struct usage_tail *t, const char *p, size_t n)
+{
+	static const char choices_end[] = "]}\n\n";
+	const size_t len = sizeof(choices_end) - 1;
+
+	if (n < len || memcmp(p + n - len, choices_end, len) != 0)
+		usage_tail_add(t, p, n);
+}

@@ -46,6 +46,7 @@ QUICK = {
     "test_life.py": "test_it_comes_back_with_another_model",
     "test_limits.py": "test_each_key_is_a_client",
     "test_lmcache.py": "test_stream",
+    "test_log.py": "test_tokens_are_those_of_the_engines",
     "test_misbehaving.py": "test_no_kv_parameters",
     "test_mooncake.py": "test_stream",
     "test_nixl.py": "test_stream",

@@ -257,6 +257,7 @@ attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind)
 	a->w = job->w;
 	a->branch = b;
 	a->kind = kind;
+	a->prompt_tokens = a->cached_tokens = USAGE_NONE;
 	transfer_init(&a->t, job->w, c, (struct demand){&job->facts, text});
 	a->t.prompt = b->prompt;
 	a->t.seed = b->seed;
@@ -537,6 +538,7 @@ attempt_decode_again(struct attempt *a)
 	a->leg[LEG_DECODE].keep = false;
 	sse_init(&a->sse);
 	a->timing.stretch_us = 0;
+	a->tail.n = 0;
 	if (a->decode != DECODE_IDLE)
 		attempt_set_decode(a, DECODE_IDLE, WITHHELD_NOT);
 	if (a->kv == KV_DELIVERED)

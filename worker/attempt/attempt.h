@@ -28,6 +28,7 @@
 #include <sys/queue.h>
 
 #include "proto/answer/sse.h"
+#include "proto/answer/usage_end.h"
 #include "shm/base/mem.h"
 #include "shm/blame.h"
 #include "shm/metrics.h"
@@ -156,7 +157,10 @@ struct attempt {
 	uint32_t decode_sends; /* how often decode was sent its request under the current id */
 	struct sse sse;        /* of the decode answer */
 	struct timing timing;  /* how long the engines take */
-	struct membuf event;   /* an incomplete event, if answers are rewritten */
+	/* tokens of the prompt as the prefill engine counts them; USAGE_NONE: not known */
+	uint64_t prompt_tokens, cached_tokens;
+	struct usage_tail tail; /* of the decode answer, for its usage */
+	struct membuf event;    /* an incomplete event, if answers are rewritten */
 
 	struct facts *own_facts; /* detached: a copy */
 	enum metric_counter released_as;

@@ -186,8 +186,8 @@ pass_payload(struct attempt *a, const struct span *pieces, size_t n, bool done)
 
 	if (n > 0 && attempt_decode_leg(a)->status == 200)
 		failover_decode_works(a);
-	if (done && !job->facts.stream && n > 0)
-		timing_answered(a, pieces[n - 1].p, pieces[n - 1].n);
+	if (done && !job->facts.stream)
+		timing_answered(a);
 	job->ops->payload(job, attempt_decode_leg(a), &a->sse, pieces, n, done);
 	branches_drop_text_if_sent(job);
 }
@@ -199,6 +199,8 @@ decode_payload(struct attempt *a, const struct span *pieces, size_t n, bool done
 	struct leg *d = attempt_decode_leg(a);
 	bool whole = false; /* an event has ended; a half event is not searched again and again */
 
+	for (size_t i = 0; i < n; i++)
+		usage_tail_take(&a->tail, pieces[i].p, pieces[i].n);
 	if (job->answer == NULL && fails_at_once(a, pieces, n, done))
 		return;
 	if (job->answer == NULL && (job->resume == NULL || !resume_follows(job, d))) {
@@ -303,10 +305,12 @@ part_answered(struct attempt *a)
 		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
 		return;
 	}
-	if (d->keep)
-		timing_answered(a, d->answer, d->answer_len);
-	else
+	if (d->keep) {
+		usage_tail_take(&a->tail, d->answer, d->answer_len);
+		timing_answered(a);
+	} else {
 		timing_stream_ended(a);
+	}
 	failover_record_good(a, LEG_DECODE);
 	if (attempt_waits_for_prefill(a)) { /* deliver_prefill_part() continues */
 		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_PREFILL_PART);

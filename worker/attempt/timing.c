@@ -1,9 +1,9 @@
 #include "worker/attempt/timing.h"
 
-#include "proto/answer/usage_end.h"
 #include "shm/base/clock.h"
 #include "shm/pace.h"
 #include "worker/attempt/attempt.h"
+#include "worker/attempt/tokens.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 
@@ -31,16 +31,15 @@ record(struct attempt *a, enum role role, uint64_t us, uint64_t tokens)
 void
 timing_prefilled(struct attempt *a, uint64_t now_us)
 {
-	const struct leg *p = attempt_prefill_leg(a);
 	const uint64_t us = now_us - a->timing.prefill_us,
 		       all = a->reserved.of[ROLE_PREFILL].tokens;
-	const size_t kv = a->t.kv.n < p->answer_len ? a->t.kv.n : 0; /* they come last */
 	uint64_t cached;
 
 	a->timing.decode_us = now_us;
+	tokens_prefilled(a);
 	if (a->timing.prefill_us == 0 || all == 0 || !counts(a))
 		return;
-	cached = usage_at_end(p->answer, p->answer_len - kv, USAGE_CACHED);
+	cached = a->cached_tokens == USAGE_NONE ? 0 : a->cached_tokens;
 	record(a, ROLE_PREFILL, us > PACE_PREFILL_LEAST ? us : PACE_PREFILL_LEAST,
 		PACE_PROMPT_TOKENS + (all > cached ? all - cached : 0));
 }
@@ -115,14 +114,14 @@ timing_stream_ended(struct attempt *a)
 }
 
 void
-timing_answered(struct attempt *a, const char *end, size_t n)
+timing_answered(struct attempt *a)
 {
 	uint64_t tokens;
 
 	/* Decode alone has computed the prompt in that time, too. */
 	if (a->timing.decode_us == 0 || a->prefill == PREFILL_NOT_NEEDED || !counts(a))
 		return;
-	tokens = usage_at_end(end, n, USAGE_COMPLETION);
-	if (tokens >= FEW_TOKENS)
+	tokens = tokens_generated(a);
+	if (tokens >= FEW_TOKENS && tokens != USAGE_NONE)
 		record(a, ROLE_DECODE, clock_us() - a->timing.decode_us, tokens);
 }

@@ -26,5 +26,5 @@ uint64_t timing_next_ms(const struct attempt *a);
 void timing_read_on(struct attempt *a);
 /* The stream has ended well. */
 void timing_stream_ended(struct attempt *a);
-/* A whole answer has ended well; `end`: its last bytes, n of them. */
-void timing_answered(struct attempt *a, const char *end, size_t n);
+/* A whole answer has ended well. */
+void timing_answered(struct attempt *a);

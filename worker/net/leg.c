@@ -248,6 +248,7 @@ leg_rewind(struct leg *leg)
 	leg->reading = LEG_READING;
 	leg->once = false;
 	leg->status = 0;
+	leg->connect_us = 0;
 	if (leg->route == LEG_RESENT)
 		leg->route = LEG_ANY_CONN;
 }
@@ -310,6 +311,8 @@ send_request(struct leg *leg)
 	advance(leg, LEG_REACHED);
 	leg->once = m.once;
 	leg->uc->sent_us = clock_us();
+	if (leg->connect_from_us != 0)
+		leg->connect_us = leg->uc->sent_us - leg->connect_from_us;
 	if (r < 0) {
 		on_broken(leg);
 		return;
@@ -339,6 +342,7 @@ start(struct leg *leg, bool fresh)
 	leg->uc->ops = &conn_ops;
 	leg->uc->user = leg;
 	set_clock(leg);
+	leg->connect_from_us = leg->uc->sock.connecting ? clock_us() : 0;
 	if (!leg->uc->sock.connecting)
 		send_request(leg);
 }

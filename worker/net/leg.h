@@ -122,6 +122,8 @@ struct leg {
 	uint64_t deadline_ms; /* 0: no clock runs */
 	/* when the present time limit began: the sending, a byte of the answer, leg_wait_anew() */
 	uint64_t since_ms;
+	/* in clock_us(): since when the connection is being made; how long that took, 0: it was there */
+	uint64_t connect_from_us, connect_us;
 
 	/* the answer */
 	int status;

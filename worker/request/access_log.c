@@ -3,6 +3,7 @@
 #include "shm/base/log.h"
 #include "shm/metrics.h"
 #include "worker/attempt/attempt.h"
+#include "worker/attempt/tokens.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 #include "worker/request/req.h"
@@ -47,9 +48,72 @@ rescued_by(const struct req *req)
 				  : (struct rescued){NULL, M_N};
 }
 
+/* What a request took, as far as it is known: times of 0 and tokens of USAGE_NONE are not. */
+struct took {
+	struct tokens tokens;
+	uint64_t connect_us, prefill_us, kv_us, first_us, decode_us;
+};
+
+/* A stream's decode begins with its first byte; an answer in one piece comes when all of it is generated, and its time
+ * is known where another engine has computed the prompt. */
+static uint64_t
+decode_us(const struct req *req, const struct attempt *a, uint64_t now_us)
+{
+	if (req->t_first_us == 0)
+		return 0;
+	if (req->job.facts.stream)
+		return since(req->t_first_us, now_us);
+	return a->prefill == PREFILL_ANSWERED ? since(a->timing.decode_us, req->t_first_us) : 0;
+}
+
+static struct took
+took(const struct req *req, uint64_t now_us)
+{
+	const struct job *job = &req->job;
+	const struct attempt *a = job->nbranches == 0 ? NULL : job->branches[0].attempt;
+	struct took t = {
+		.tokens = tokens_of(job),
+		.prefill_us = since(job->t_prefill_us, job->t_prefilled_us),
+		.first_us = since(req->t_body_us, req->t_first_us),
+	};
+
+	if (a == NULL)
+		return t;
+	for (enum leg_kind k = 0; k < LEG_N; k++)
+		t.connect_us += a->leg[k].connect_us;
+	if (job->facts.stream && a->prefill == PREFILL_ANSWERED)
+		t.kv_us = since(a->timing.decode_us, req->t_first_us);
+	t.decode_us = decode_us(req, a, now_us);
+	return t;
+}
+
+static struct log_field
+count_of(const char *key, uint64_t n)
+{
+	return n == USAGE_NONE ? LOG_NONE : LOG_U(key, n);
+}
+
+static struct log_field
+time_of(const char *key, uint64_t us)
+{
+	return us == 0 ? LOG_NONE : LOG_MS(key, us);
+}
+
+/* Tokens that came in decode's time: the first one of a stream begins it. */
+static struct log_field
+pace_of(const struct req *req, const struct took *t)
+{
+	const uint64_t n = t->tokens.completion, first = req->job.facts.stream ? 1 : 0;
+
+	if (n == USAGE_NONE || n <= first || t->decode_us == 0)
+		return LOG_NONE;
+	return LOG_MS("tokens_per_s", (n - first) * 1000000000 / t->decode_us);
+}
+
 void
 access_log_line(const struct req *req, uint64_t now_us)
 {
+	const struct took t = took(req, now_us);
 	char client[ADDRESS_TEXT];
 
 	LOG_AT(req->job.end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request",
@@ -74,9 +138,13 @@ access_log_line(const struct req *req, uint64_t now_us)
 		req->plan.waiter.t_queued_us != 0 ? LOG_MS("queued_ms", req->plan.waiter.queued_us)
 						  : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
-		LOG_MS("prefill_ms", since(req->job.t_prefill_us, req->job.t_prefilled_us)),
-		LOG_MS("first_ms", since(req->t_body_us, req->t_first_us)),
+		time_of("connect_ms", t.connect_us), LOG_MS("prefill_ms", t.prefill_us),
+		time_of("kv_ms", t.kv_us), LOG_MS("first_ms", t.first_us),
+		time_of("decode_ms", t.decode_us),
 		LOG_MS("total_ms", since(req->t_start_us, now_us)),
+		count_of("prompt_tokens", t.tokens.prompt),
+		count_of("cached_tokens", t.tokens.cached),
+		count_of("completion_tokens", t.tokens.completion), pace_of(req, &t),
 		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
 		LOG_U("events", req->events));
 }

@@ -1,0 +1,66 @@
+"""The line of a request: the engines' tokens, and where the time went."""
+import re
+
+import pytest
+
+from procs import MODEL, wait
+
+FIGURES = {"prompt_tokens", "cached_tokens", "completion_tokens", "tokens_per_s", "kv_ms", "decode_ms", "connect_ms"}
+
+
+def ended(r, path, body, name):
+    with r.client() as c:
+        c.request("POST", path, {"model": MODEL, "max_tokens": 20, **body}, [("X-Request-Id", name)])
+        a = c.read()
+    assert a.status == 200
+    return a, wait("its line", lambda: [x for x in r.lines("request") if x["req"] == name])[0]
+
+
+@pytest.mark.parametrize("path, text", [
+    ("/v1/completions", {"prompt": "one two three"}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "what is it?"}]}),
+])
+def test_tokens_are_those_of_the_engines(shared, router, path, text):
+    a, line = ended(router, path, text, f"whole{path}")
+    want = (a.json()["usage"]["prompt_tokens"], 20)
+    assert (line["prompt_tokens"], line["completion_tokens"]) == want
+    assert line["tokens_per_s"] > 0 and line["decode_ms"] > 0 and "kv_ms" not in line
+    _, line = ended(router, path, {**text, "stream": True, "stream_options": {"include_usage": True}}, f"stream{path}")
+    assert (line["prompt_tokens"], line["completion_tokens"]) == want
+    assert line["first_ms"] + line["decode_ms"] <= line["total_ms"] + 0.3 and line["kv_ms"] <= line["first_ms"]
+
+
+def test_tokens_by_anthropics_names(shared, router):
+    ask = {"messages": [{"role": "user", "content": "what is it?"}]}
+    a, line = ended(router, "/v1/messages", ask, "messages")
+    usage = a.json()["usage"]
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (usage["input_tokens"], usage["output_tokens"])
+    _, line = ended(router, "/v1/messages", {**ask, "stream": True}, "message-stream")
+    assert line["completion_tokens"] == usage["output_tokens"]
+
+
+def test_what_no_engine_says_is_left_out(shared, router):
+    _, line = ended(router, "/v1/completions", {"prompt": "hi", "stream": True}, "unsaid")
+    assert line["prompt_tokens"] > 0, "the prefill engine said it"
+    assert not {"cached_tokens", "completion_tokens", "tokens_per_s"} & set(line)
+    router.post("/v1/completions", {"model": "none", "prompt": "hi"}, [("X-Request-Id", "refused")])
+    assert not FIGURES & set(router.end_of("refused"))
+
+
+def test_cached_tokens_are_those_of_prefill_and_connecting_takes_time(world):
+    r, _, _ = world.pd(engine={"prompt_tokens_details": True}, workers=1)
+    ask = {"prompt": "one two three", "pdsim": {"cached_tokens": 2}}
+    _, first = ended(r, "/v1/completions", ask, "first")
+    _, again = ended(r, "/v1/completions", {**ask, "n": 3}, "samples")
+    assert "connect_ms" in first and first["cached_tokens"] == 2 and first["completion_tokens"] == 20
+    assert "connect_ms" not in again, "the connections are kept"
+    assert again["completion_tokens"] == 60 and again["prompt_tokens"] == first["prompt_tokens"]
+
+
+def test_logfmt_lines(world):
+    r, _, _ = world.pd(log_format="logfmt")
+    r.complete(headers=[("X-Request-Id", "kv-line")])
+    line = r.wait_log("req=kv-line")
+    assert re.match(r"ts=20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=info msg=request process=worker slot=\d+ req=kv-line ", line)
+    assert re.search(r"\breason=ok\b", line) and " status=200 " in line and " pool=sim-model " in line
+    assert "=-" not in line and " rescued=" not in line
