@@ -52,7 +52,7 @@ endif
 CFLAGS  ?=
 CF      = $(CSTD) $(OPT) $(WARN) $(HARDEN) $(FORTIFY) $(SAN) $(CFLAGS)
 LF      := $(LINK) $(SAN) $(LDFLAGS)
-LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lresolv -lsystemd -lm
+LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lresolv -lsystemd -lseccomp -lm
 
 # every room of a folder: one level below it
 LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)

@@ -23,6 +23,7 @@
 #include "master/supervise/child.h"
 #include "master/supervise/control.h"
 #include "master/supervise/drains.h"
+#include "master/supervise/identity.h"
 #include "master/supervise/inherit.h"
 #include "master/fleet/fleet.h"
 #include "master/fleet/status.h"
@@ -32,6 +33,7 @@
 #include "master/supervise/procs.h"
 #include "master/supervise/reload.h"
 #include "master/probe/resolve.h"
+#include "master/supervise/sandbox.h"
 #include "master/supervise/sd.h"
 #include "master/supervise/takeover.h"
 #include "master/supervise/upgrade.h"
@@ -60,9 +62,10 @@ notifier_key(const struct conf *conf)
 
 /* clang-format off */
 static const struct proc_kind kinds[] = {
-	{ .name = "worker",   .main = worker_main,   .count = worker_count,        .restarts = M_WORKER_RESTARTS },
+	{ .name = "worker",   .main = worker_main,   .count = worker_count,        .restarts = M_WORKER_RESTARTS,
+	  .sandbox = SANDBOX_WORKER },
 	{ .name = "notifier", .main = notifier_main, .identity = notifier_key, .restarts = M_NOTIFIER_RESTARTS,
-	  .drains_last = true /* draining workers wait for notices */ },
+	  .drains_last = true /* draining workers wait for notices */, .sandbox = SANDBOX_NOTIFIER },
 	{ .name = NULL },
 };
 /* clang-format on */
@@ -76,6 +79,7 @@ struct master {
 	char **argv;
 	struct inherit inherit; /* what an older instance has passed */
 	struct conf *first;     /* until reload_first() takes it */
+	struct identity as;     /* of children */
 	struct seg *seg;
 	int *wake_fds; /* [process slots] */
 	struct event_base *base;
@@ -473,6 +477,17 @@ step_configuration(struct master *m)
 }
 
 static int
+step_identity(struct master *m)
+{
+	char error[600];
+
+	if (identity_find(m->first, &m->as, error, sizeof(error)) == 0)
+		return 0;
+	log_error("cannot run as this user or group", LOG_S("error", error));
+	return -1;
+}
+
+static int
 step_memory(struct master *m)
 {
 	struct seg_sizes sizes = {.max_workers = m->first->max_workers,
@@ -580,6 +595,7 @@ step_parts(struct master *m)
 	fleet_waiters(m->fleet, m->waiters);
 	fleet_hear(m->fleet, m->wake_fds[SLOT_MASTER(m->seg)]);
 	m->procs = parts.procs = procs_new(m->base, m->seg, kinds, m->wake_fds, &on_procs);
+	procs_identity(m->procs, &m->as);
 	m->reload = reload_new(&parts, &outcome);
 	m->takeover = takeover_new(&(struct takeover_parts){m->base, m->seg, m->sd, m->listeners,
 					   m->fleet, m->procs, m->reload, &m->control, &m->inherit},
@@ -659,6 +675,19 @@ say_open_pages(const struct conf *conf)
 		}
 }
 
+/* Children could do more than they need: said once. */
+static void
+say_open_sandbox(const struct conf *conf, const struct identity *as)
+{
+	const int r = conf->sandbox ? sandbox_possible() : 0;
+
+	if (!conf->sandbox || r != 0)
+		log_warn("workers and notifier run without a filter of system calls",
+			LOG_S("reason", r != 0 ? strerrordesc_np(-r) : "sandbox: false"));
+	if (as->uid == 0)
+		log_warn("workers and notifier run as root", LOG_S("cure", "user"));
+}
+
 static int
 step_serve(struct master *m)
 {
@@ -666,6 +695,7 @@ step_serve(struct master *m)
 
 	m->first = NULL;
 	say_open_pages(conf);
+	say_open_sandbox(conf, &m->as);
 	reload_first(m->reload, conf);
 	return 0;
 }
@@ -673,6 +703,7 @@ step_serve(struct master *m)
 static int (*const steps[])(struct master *) = {
 	step_inherit,
 	step_configuration,
+	step_identity,
 	step_memory,
 	step_eventfds,
 	step_loop,
@@ -815,6 +846,12 @@ check(const struct conf_args *args)
 
 	if (conf_from_args(args, &conf, &err) != 0) {
 		(void)fprintf(stderr, "%s\n", conf_error_text(&err, text, sizeof(text)));
+		return EXIT_FAILURE;
+	}
+	if (identity_check(conf, text, sizeof(text)) == -1) {
+		(void)fprintf(
+			stderr, "%s: %s\n", conf->path != NULL ? conf->path : "command line", text);
+		conf_free(&conf);
 		return EXIT_FAILURE;
 	}
 	conf_args_notes(args, print_note, NULL);

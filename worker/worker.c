@@ -346,6 +346,8 @@ worker_main(const struct heritage *h)
 	(void)mallopt(M_MMAP_THRESHOLD, MAPPED);
 	mem_check_sections();
 	w = worker_new(h);
+	if (w != NULL)
+		h->enter_sandbox(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)
 		return CHILD_EXIT_FAILED;
 	while (!finished(w)) {

@@ -105,6 +105,12 @@ K("log_level", LOG_LEVEL, live.log_level, 0, 0, "info", LIVE,						\
 	"error, warn, info or debug")									\
 K("log_format", LOG_FORMAT, live.log_format, 0, 0, "logfmt", LIVE,					\
 	"logfmt (key=value) or json; off: errors alone")									\
+K("user", TEXT, user, 0, 255, "", RESTART,								\
+	"user of workers and notifier where pdrouter was started as root, by name or number; \"\": that of the start") \
+K("group", TEXT, group, 0, 255, "", RESTART,								\
+	"their group; \"\": that of `user`")									\
+K("sandbox", BOOL, sandbox, 0, 0, "true", RESTART,							\
+	"workers and notifier can make only the system calls that they need; false: where a new C library needs others") \
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"path of the socket that pdctl connects to; \"\": none")						\
 K("control_socket_mode", MODE, control_mode, 0, 0, "0600", LIVE,					\

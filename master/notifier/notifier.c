@@ -505,6 +505,7 @@ notifier_main(const struct heritage *h)
 		/* a predecessor may have died between a notice's last step and the worker's eventfd */
 		flag_kick_all(h->seg);
 		wake_all(&n);
+		h->enter_sandbox(h); /* libzmq has bound its sockets and started its threads */
 		(void)send(h->channel, &ready, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 		r = loop(&n);
 		finish(&n);

@@ -1,5 +1,6 @@
 #include "master/supervise/child.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,28 +94,31 @@ child_log_suspect(const char *where, uint64_t index, uint64_t n)
 _Noreturn void
 child_run(const struct proc_kind *kind, const struct heritage *h)
 {
-	gid_t gid = getgid();
-	uid_t uid = getuid();
 	char name[16]; /* the kernel's limit; longer ones are cut */
 	const int r = seg_read_only(h->seg);
+	const char *failed;
+	int error;
 
 	(void)mem_reserve(0, NULL);
 	log_errors_to(NULL, NULL); /* that socket is closed here, and its number used again */
 	keep_heritage_only(h);
 	signals_for_child();
-	/* no way back to what a set-id bit gave; without one this changes nothing */
-	if (setresgid(gid, gid, gid) == -1 || setresuid(uid, uid, uid) == -1)
-		_exit(CHILD_EXIT_NO_RESPAWN);
-	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	failed = harden_child(h->as);
+	error = errno;
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	if (getppid() != h->master_pid)
 		_exit(CHILD_EXIT_OK);
-	harden_child();
 	(void)snprintf(name, sizeof(name), "pdr-%s", kind->name);
 	(void)prctl(PR_SET_NAME, name, 0, 0, 0);
 	log_init(kind->name, h->slot);
 	log_count_dropped(&seg_slab(h->seg, h->slot)->counters[M_LOG_DROPPED]);
 	log_setup(h->conf->live.log_level, h->conf->live.log_format);
+	if (failed != NULL) {
+		log_error("cannot give up rights", LOG_S("step", failed),
+			LOG_S("error", strerrordesc_np(error)), LOG_U("uid", h->as->uid),
+			LOG_U("gid", h->as->gid));
+		_exit(CHILD_EXIT_NO_RESPAWN);
+	}
 	suspect_begin(&seg_slab(h->seg, h->slot)->counters[M_REPAIRED_READERS], child_log_suspect);
 	if (r != 0) {
 		log_error("cannot map the master's memory read-only",

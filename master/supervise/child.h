@@ -7,10 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shm/core/heritage.h"
 #include "shm/metrics.h"
 
 struct conf;
-struct heritage;
 
 /* One kind of child: a const row of main.c. */
 struct proc_kind {
@@ -22,6 +22,7 @@ struct proc_kind {
 	const char *(*identity)(const struct conf *);
 	bool drains_last; /* at shutdown: ends after the other children, because they need it */
 	enum metric_counter restarts;
+	enum sandbox sandbox;
 };
 
 /*

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "master/supervise/sandbox.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -176,6 +177,9 @@ be_child(const struct proc *p, int channel)
 		.notices_to = env->notices_to,
 		.nnotices_to = g == NULL ? env->nnotices_to : 0,
 		.version = PDROUTER_VERSION,
+		.as = &env->as,
+		.kind = p->kind->sandbox,
+		.enter_sandbox = sandbox_enter,
 	};
 
 	child_run(p->kind, &h);
@@ -341,6 +345,23 @@ log_death(const struct proc *p, int status)
 			LOG_S("crash_note", words));
 }
 
+/* Says which system call a child was ended for. */
+static void
+log_forbidden(const struct proc *p, int status)
+{
+	uint32_t call;
+	char *name;
+
+	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSYS ||
+		!proc_forbidden(p->env->seg, p->slot, &call))
+		return;
+	name = sandbox_call_name(call);
+	log_error("a forbidden system call", LOG_S("kind", p->kind->name),
+		LOG_U("child_slot", p->slot), LOG_I("pid", p->pid), LOG_S("call", name),
+		LOG_U("number", call));
+	free(name);
+}
+
 /*
  * Releases what the dead process held in shared memory.  The RCU reader line is first, so that the arena it
  * may hold can be reused.  The slot is last, since a free slot may get a new process.
@@ -375,6 +396,7 @@ proc_reap(struct proc *p, int status)
 	struct generation *g = p->gen;
 	bool refuses = WIFEXITED(status) && WEXITSTATUS(status) == CHILD_EXIT_NO_RESPAWN;
 
+	log_forbidden(p, status);
 	log_death(p, status);
 	channel_close(p);
 	p->pid = 0;

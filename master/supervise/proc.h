@@ -73,6 +73,7 @@ struct proc_env {
 	const struct notices_to *notices_to;
 	size_t nnotices_to;
 	pid_t master;
+	struct identity as;      /* whose rights children get */
 	struct event *ev_settle; /* made active by whatever may have completed something */
 	/* After waitpid and after everything the process held in shared memory was given back. */
 	void (*reaped)(void *arg);

@@ -427,6 +427,7 @@ procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kind
 	ps->env.reaped = hooks->reaped;
 	ps->env.arg = hooks->arg;
 	ps->env.master = getpid();
+	ps->env.as = (struct identity){getuid(), getgid(), IDENTITY_STAYS};
 	ps->nprocs = n;
 	ps->env.ev_settle = evtimer_new(base, on_settle, ps);
 	ps->ev_stall = event_new(base, -1, EV_PERSIST, on_stall_tick, ps);
@@ -439,6 +440,12 @@ procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kind
 	ps->stall_tick_ms = clock_ms();
 	(void)event_add(ps->ev_stall, &tick);
 	return ps;
+}
+
+void
+procs_identity(struct procs *ps, const struct identity *as)
+{
+	ps->env.as = *as;
 }
 
 void

@@ -40,6 +40,8 @@ struct procs_hooks {
  * they must outlive the result. */
 struct procs *procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kinds,
 	const int *wake_fds, const struct procs_hooks *hooks);
+/* Before the first generation: whose rights children get.  Without it they get the master's own. */
+void procs_identity(struct procs *ps, const struct identity *as);
 void procs_free(struct procs **); /* kills what still lives */
 
 /*

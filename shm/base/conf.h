@@ -329,6 +329,8 @@ struct conf {
 	uint64_t upgrade_drain_ms; /* the same of an instance that was replaced; 0: no limit */
 	uint64_t upgrade_trial_ms; /* the older instance can serve again for this time */
 	uint64_t watchdog_ms;      /* 0 = off */
+	char *user, *group;        /* of children, by name or number; NULL: as the master */
+	uint32_t sandbox;          /* 1: the system calls of children are filtered */
 	char *control_socket;      /* path, or NULL: none */
 	uint32_t control_mode;     /* permissions of the socket */
 	char *control_group;       /* by name; NULL: that of the process */

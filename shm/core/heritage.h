@@ -25,6 +25,19 @@ struct door_fd {
 	enum door door;
 };
 
+/* Whose rights a child has. */
+struct identity {
+	uid_t uid;
+	gid_t gid;
+	enum identity_change {
+		IDENTITY_STAYS,  /* they are the master's own */
+		IDENTITY_CHANGES /* the master is root, and may give them */
+	} change;
+};
+
+/* The columns of the table of system calls that children may make. */
+enum sandbox { SANDBOX_WORKER, SANDBOX_NOTIFIER, SANDBOX_N };
+
 /* Exit codes of children; any other, or a signal, means "respawn me with back-off". */
 enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_FAILED = 1, CHILD_EXIT_NO_RESPAWN = 2 };
 
@@ -55,4 +68,9 @@ struct heritage {
 	const struct notices_to *notices_to;
 	size_t nnotices_to;
 	const char *version; /* of the program, for /version and build_info */
+	const struct identity *as;
+	enum sandbox kind;
+	/* The child calls it when it has opened all that it needs and before it serves: from then on it can make only
+	 * the system calls of its kind. */
+	void (*enter_sandbox)(const struct heritage *);
 };

@@ -71,6 +71,8 @@ struct proc_slot {
 	uint64_t conns;
 	/* enum accept_state, shm/accept.h. W: owner; another worker wakes it by CAS; master zeroes */
 	uint64_t accepts;
+	/* 1: a filter of its system calls is in force. W: owner; master zeroes */
+	uint64_t sandboxed;
 	/* open operation, see load.c. W: owner; master after waitpid */
 	_Alignas(SHM_LINE) uint64_t journal;
 	/* of that operation: row value before << 32 | change. W: owner */
@@ -80,6 +82,8 @@ struct proc_slot {
 	uint64_t seq; /* W: owner */
 	/* what an abort left for the log.  W: owner */
 	_Alignas(SHM_LINE) char crash_note[SHM_CRASH_NOTE];
+	/* 1 + number of the system call that it was ended for; 0: none. W: owner; master zeroes */
+	uint64_t forbidden;
 };
 
 /* What the master knows of the process of a slot, read-only for all others. */

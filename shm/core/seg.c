@@ -397,6 +397,8 @@ proc_slot_set(
 		shm_store(&p->heartbeat_ms, 0);
 		shm_store(&p->conns, 0);
 		shm_store(&p->accepts, 0);
+		shm_store(&p->sandboxed, 0);
+		shm_store(&p->forbidden, 0);
 		p->crash_note[0] = '\0';
 	}
 	shm_store(&record->pid, pid);
@@ -408,6 +410,33 @@ enum proc_state
 proc_slot_state(const struct seg *seg, uint32_t slot)
 {
 	return (enum proc_state)shm_load(&seg->proc_records[slot].state);
+}
+
+void
+proc_sandboxed_set(struct seg *seg, uint32_t slot)
+{
+	shm_store(&seg->procs[slot].sandboxed, 1);
+}
+
+bool
+proc_is_sandboxed(const struct seg *seg, uint32_t slot)
+{
+	return shm_load(&seg->procs[slot].sandboxed) != 0;
+}
+
+void
+proc_forbidden_set(struct seg *seg, uint32_t slot, uint32_t call)
+{
+	shm_store(&seg->procs[slot].forbidden, (uint64_t)call + 1);
+}
+
+bool
+proc_forbidden(const struct seg *seg, uint32_t slot, uint32_t *ret_call)
+{
+	const uint64_t word = shm_load(&seg->procs[slot].forbidden);
+
+	*ret_call = (uint32_t)(word - 1);
+	return word != 0;
 }
 
 void

@@ -157,5 +157,12 @@ uint64_t proc_heartbeat_ms(const struct seg *seg, uint32_t slot);
 void proc_slot_set(
 	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation);
 enum proc_state proc_slot_state(const struct seg *seg, uint32_t slot);
+/* Owner: a filter of its system calls is in force; the call that the filter stopped.  Both may be called in a signal
+ * handler. */
+void proc_sandboxed_set(struct seg *seg, uint32_t slot);
+bool proc_is_sandboxed(const struct seg *seg, uint32_t slot);
+void proc_forbidden_set(struct seg *seg, uint32_t slot, uint32_t call);
+/* False: no call was stopped. */
+bool proc_forbidden(const struct seg *seg, uint32_t slot, uint32_t *ret_call);
 /* Owner: leaves a crash note for the master's log, clipped. */
 void proc_crash_note_set(struct seg *seg, uint32_t slot, const char *text);

@@ -77,6 +77,7 @@ QUICK = {
     "test_sdk.py": "test_completion_text_is_the_engines_own",
     "test_sglang.py": "test_completions",
     "test_shared_storage.py": "test_stream",
+    "test_sandbox.py": "test_a_forbidden_call_ends_the_worker_and_is_named",
     "test_scribble.py": "test_a_mad_process_does_not_end_the_router",
     "test_storm.py": "test_small_storm",
     "test_slow.py": "test_eject_slow",

@@ -62,6 +62,7 @@ DOORS = {
     r"event2/|event\.h|evutil": r"(master|worker)/.*",
     r"yaml\.h": r"master/config/.*",
     r"ares": r"master/probe/resolve\.c",
+    r"seccomp\.h": r"master/supervise/sandbox\.c",
     r"systemd/": r"master/.*",
     r"sys/socket|netinet/|netdb": r"(master|worker|shm)/.*",
     r"shm/core/atomic\.h": r"shm/.*",  # memory orders are spelled in shm/

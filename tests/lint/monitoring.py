@@ -54,6 +54,7 @@ HEALTHY = {
     "pdrouter_kv_ready_timeouts_total": "2x80",
     "pdrouter_worker_restarts_total": "1x80",
     "pdrouter_notifier_restarts_total": "0x80",
+    'pdrouter_sandbox{process="worker"}': "1x80",
     "pdrouter_reloads_failed_total": "1x80",
     "pdrouter_upgrades_failed_total": "1x40 0x40",  # the next upgrade went well; a new instance counts from 0
     "pdrouter_log_lines_dropped_total": "3x80",
@@ -88,6 +89,7 @@ FAILING = {
     "PdrouterHandoffMissing": {f"pdrouter_endpoint_failures_total{caused('kv_missing')}": "0+20x80"},
     "PdrouterKvLate": {"pdrouter_kv_ready_timeouts_total": "0+1x80"},
     "PdrouterWorkersDie": {"pdrouter_worker_restarts_total": "1x40 2x40"},
+    "PdrouterNoSandbox": {'pdrouter_sandbox{process="worker"}': "0x80"},
     "PdrouterMemoryRepaired": {'pdrouter_memory_repaired_total{where="rows"}': "0x40 3x40"},
     "PdrouterStateNotSaved": {"pdrouter_state_file_failures_total": "1x40 2+1x40"},
     "PdrouterOutOfMemory": {"pdrouter_out_of_memory_total": "2x40 3x40"},

@@ -406,6 +406,24 @@ policies(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 		}
 }
 
+/* One of the kind without a filter makes it 0. */
+static void
+sandbox(const struct worker *w, struct evbuffer *out)
+{
+	bool workers = true;
+	const uint32_t notifier = SLOT_NOTIFIER(w->seg);
+
+	for (uint32_t i = 0; i < SLOT_WORKERS(w->seg); i++)
+		if (proc_slot_state(w->seg, i) >= PROC_READY)
+			workers = workers && proc_is_sandboxed(w->seg, i);
+	heading(out, "pdrouter_sandbox", "gauge",
+		"1 where the system calls of all these processes are filtered.");
+	(void)evbuffer_add_printf(out, "pdrouter_sandbox{process=\"worker\"} %d\n", workers);
+	if (proc_slot_state(w->seg, notifier) >= PROC_READY)
+		(void)evbuffer_add_printf(out, "pdrouter_sandbox{process=\"notifier\"} %d\n",
+			proc_is_sandboxed(w->seg, notifier));
+}
+
 static void
 processes(struct worker *w, struct evbuffer *out)
 {
@@ -420,6 +438,7 @@ processes(struct worker *w, struct evbuffer *out)
 	heading(out, "pdrouter_workers_draining", "gauge",
 		"Workers of former generations that finish their requests.");
 	(void)evbuffer_add_printf(out, "pdrouter_workers_draining %u\n", draining);
+	sandbox(w, out);
 	heading(out, "pdrouter_build_info", "gauge", "Version of the running program; always 1.");
 	(void)evbuffer_add_printf(out, "pdrouter_build_info{version=\"%s\"} 1\n", w->h->version);
 	heading(out, "pdrouter_generation", "gauge",

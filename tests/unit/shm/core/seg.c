@@ -329,21 +329,38 @@ Test(shm_seg, a_crash_note_is_clipped)
 	cr_assert_eq(proc_heartbeat_ms(seg, 1), 0);
 }
 
+Test(shm_seg, a_forbidden_call_may_have_number_0)
+{
+	uint32_t call = 7;
+
+	cr_assert_not(proc_forbidden(seg, 1, &call));
+	proc_forbidden_set(seg, 1, 0);
+	cr_assert(proc_forbidden(seg, 1, &call));
+	cr_assert_eq(call, 0);
+}
+
 Test(shm_seg, a_cleared_slot_says_nothing)
 {
+	uint32_t call;
+
 	proc_slot_set(seg, 0, 4711, PROC_READY, 3);
 	cr_assert_eq(proc_slot_state(seg, 0), PROC_READY);
 	proc_heartbeat(seg, 0, 5);
 	seg->procs[0].conns = 6;
 	seg->procs[0].accepts = 3;
 	proc_crash_note_set(seg, 0, "oh");
+	proc_sandboxed_set(seg, 0);
+	proc_forbidden_set(seg, 0, 59);
 	proc_slot_set(seg, 0, 4711, PROC_DRAINING, 3);
 	cr_assert_eq(seg->procs[0].conns, 6);
+	cr_assert(proc_is_sandboxed(seg, 0));
 	proc_slot_set(seg, 0, 0, PROC_EMPTY, 0);
 	cr_assert_eq(proc_slot_state(seg, 0), PROC_EMPTY);
 	cr_assert_eq(seg->proc_records[0].pid, 0);
 	cr_assert_eq(proc_heartbeat_ms(seg, 0), 0);
 	cr_assert_eq(seg->procs[0].conns, 0);
 	cr_assert_eq(seg->procs[0].accepts, 0);
+	cr_assert_not(proc_is_sandboxed(seg, 0));
+	cr_assert_not(proc_forbidden(seg, 0, &call));
 	cr_assert_str_empty(seg->procs[0].crash_note);
 }

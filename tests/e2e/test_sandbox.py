@@ -1,0 +1,98 @@
+"""The sandbox of workers and notifier: a system call that they do not need ends them, as the log says; what it takes to serve
+without it; the user that they become."""
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from procs import BIN, VARIANT, free_port, wait
+
+filtered = pytest.mark.skipif(VARIANT == "asan", reason="sanitizers make calls of their own")
+PRELOADED = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a request with this header would do if its bytes were code that a worker executes. */
+ssize_t read(int fd, void *to, size_t n)
+{
+	static ssize_t (*next)(int, void *, size_t);
+	if (next == NULL)
+		next = (ssize_t (*)(int, void *, size_t))dlsym(RTLD_NEXT, "read");
+	ssize_t got = next(fd, to, n);
+	if (got > 0 && memmem(to, (size_t)got, "X-Do-Harm", 9) != NULL)
+		(void)open(HARMED, O_WRONLY | O_CREAT, 0600);
+	return got;
+}
+"""
+
+
+def sandboxes(r):
+    """By kind of process, whether all of them are in the sandbox."""
+    return {labels["process"]: value for name, labels, value in r.metrics("pdrouter_sandbox") if name == "pdrouter_sandbox"}
+
+
+def status(pid):
+    """The lines of /proc/PID/status."""
+    return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+
+
+@filtered
+def test_a_forbidden_call_ends_the_worker_and_is_named(world, monkeypatch):
+    source, library, harmed = (world.dir / name for name in ("harm.c", "harm.so", "harmed"))
+    source.write_text(PRELOADED)
+    subprocess.run(["gcc", "-shared", "-fPIC", f'-DHARMED="{harmed}"', "-o", library, source, "-ldl"], check=True)
+    p, d = world.engine("prefill"), world.engine("decode")
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    r = world.router(world.pool([p], [d]), workers=1)
+    (pid,) = r.children()
+    r.murdered = True  # as it were
+    with r.client() as c:
+        c.request("GET", "/live", headers=[("X-Do-Harm", "1")])
+        assert c.closed(5)
+    wait("its successor", lambda: r.children() not in ([], [pid]))
+    (line,) = r.lines("a forbidden system call")
+    assert (line["kind"], line["pid"], line["call"]) == ("worker", pid, "openat") and not harmed.exists()
+    assert r.lines("process died")[0]["signal"] == "SYS" and r.complete().status == 200
+
+
+def test_each_child_is_in_the_sandbox(world):
+    r, _, _ = world.pd(lmcache={"listen": f"tcp://127.0.0.1:{free_port()}"})
+    (notifier,) = wait("the notifier", lambda: r.children("notifier"))
+    wait("both are in it", lambda: sandboxes(r) == dict.fromkeys(("worker", "notifier"), VARIANT != "asan"))
+    for pid in [*r.children(), notifier]:
+        had = status(pid)
+        assert had["NoNewPrivs"] == "1" and (had["Seccomp"] == "2") == (VARIANT != "asan")
+        assert {had[f"Cap{which}"] for which in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
+    assert r.complete().status == 200
+
+
+def test_an_operator_can_turn_the_filter_off(world):
+    r, _, _ = world.pd(sandbox=False)
+    assert sandboxes(r) == {"worker": 0} and r.complete().status == 200
+    (line,) = r.lines("workers and notifier run without a filter of system calls")
+    assert line["level"] == "warn" and line["reason"] == "sandbox: false"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change to another user")
+def test_started_as_root_children_become_another_user(world):
+    r, _, _ = world.pd(user="nobody", group="nogroup", lmcache={"listen": f"tcp://127.0.0.1:{free_port()}"})
+    (notifier,) = wait("the notifier", lambda: r.children("notifier"))
+    for pid in [*r.children(), notifier]:
+        had, uid = status(pid), str(pwd.getpwnam("nobody").pw_uid)
+        assert had["Uid"].split() == [uid] * 4 and had["Groups"].strip() == "" and had["CapBnd"] == "0" * 16
+    assert r.complete().status == 200 and not r.lines("workers and notifier run as root")
+    assert status(r.pid)["Uid"].split()[0] == "0", "the master serves them"
+
+
+def test_a_user_that_is_not_there(world):
+    r = world.router(world.pool([world.engine("prefill")], [world.engine("decode")]), user="no-such-one", wait_for=None)
+    why = "user: no-such-one: there is no such user"
+    assert r.p.wait(5) == 1 and why in r.log()
+    done = subprocess.run([BIN / "pdrouter", "-t", "-c", r.config_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr == f"{r.config_path}: {why}\n"
+    world.routers.remove(r)
