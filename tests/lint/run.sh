@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # make lint: every check below, on all CPUs; prints what is wrong and exits 1 if anything is.
 #   run.sh          all of them
-#   run.sh NAME...  some: deps words format cppcheck shell python pairs lists banned conf monitoring tidy, or `tidy FILE.c`
+#   run.sh NAME...  some: deps words format cppcheck shell python pairs lists banned conf monitoring unit tidy, or `tidy FILE.c`
 #   run.sh quick    all but cppcheck, and clang-tidy of the files that differ from the last commit only
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-CHECKS=(deps words format cppcheck shell python pairs lists banned conf monitoring tidy)
+CHECKS=(deps words format cppcheck shell python pairs lists banned conf monitoring unit tidy)
 export PYTHONDONTWRITEBYTECODE=1
 
 # Unit tests are left out of the two analyzers: they do not know Criterion's macros.
@@ -25,6 +25,15 @@ check() {
 		shellcheck "${scripts[@]}"
 		;;
 	deps | words | python | pairs | lists | banned | monitoring) python3 "tests/lint/$1.py" ;;
+	# systemd's figure for what the service could do: 1.5 of 10 at most
+	unit)
+		local said
+		said=$(systemd-analyze security --no-pager --offline=true --threshold=15 systemd/pdrouter.service 2>&1) || {
+			grep -v '^✓' <<<"$said"
+			return 1
+		}
+		! grep -F ignoring <<<"$said" # a word that systemd does not know
+		;;
 	conf) python3 tests/lint/conf_doc.py ;;
 	tidy) tests/lint/tidy.sh "$2" ;;
 	*) echo "no such check: $1"; return 2 ;;
@@ -42,11 +51,11 @@ if [ "${1:-}" = --one ]; then
 	exit 0
 fi
 
-for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc promtool; do
+for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc promtool systemd-analyze; do
 	command -v "$tool" >/dev/null || { echo "lint: $tool is missing: tests/tools/deps.sh build test" >&2; exit 1; }
 done
 [ $# -eq 0 ] && set -- "${CHECKS[@]}"
-[ "$*" = quick ] && set -- deps words format shell python pairs lists banned conf monitoring changed
+[ "$*" = quick ] && set -- deps words format shell python pairs lists banned conf monitoring unit changed
 jobs() {
 	if [ "$1" = tidy ] && [ $# -eq 2 ]; then
 		echo "tidy $2"

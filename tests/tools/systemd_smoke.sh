@@ -78,9 +78,9 @@ engine() { # ROLE; sets url
 	within 5 grep -q listening "$dir/$1" || { cat "$dir/$1" >&2; exit 1; }
 	url="http://127.0.0.1:$(sed -n 's/.*http=\([0-9]*\).*/\1/p' "$dir/$1")"
 }
-config() { # WORKERS [FURTHER LINES]
+config() { # WORKERS [FURTHER LINES [PORT]]
 	cat >"$C" <<YAML
-listen: ["127.0.0.1:$port", "127.0.0.1:$low"]
+listen: ["127.0.0.1:${3:-$port}"]
 workers: $1
 control_socket: /run/$U/control.sock
 pools:
@@ -113,7 +113,8 @@ for i in 1 2 3; do
 done
 [ $failed -eq 0 ] || exit 1 # all else would fail with it, slowly
 check "READY=1 was told" prop StatusText serving
-check "a port below 1024" status_is 200 "http://127.0.0.1:$low/live"
+check "the service has no capability" grep -qE '^CapBnd:\s+0+$' "/proc/$(main_pid)/status"
+check "workers have a filter of their own" eval "curl -s $base/metrics | grep -xF 'pdrouter_sandbox{process=\"worker\"} 1'"
 check "not root" fails grep -q '^Uid:.*\b0\b' "/proc/$(main_pid)/status"
 check "engines come up in the sandbox" within 5 status_is 200 "$base/ready"
 check "pdctl of root reaches it" ctl ping
@@ -202,6 +203,12 @@ check "kill the master" systemctl kill -s KILL --kill-who=main $U
 check "a killed master is replaced" within 5 eval "systemctl is-active $U && [ \$(main_pid) != $old ]"
 check "... and leaves no process behind" fails ps -o pid,comm -p "$children"
 check "... and it serves again" within 5 status_is 200 "$base/ready"
+
+config 2 '' "$low"
+drop_in $'CapabilityBoundingSet=CAP_NET_BIND_SERVICE\nAmbientCapabilities=CAP_NET_BIND_SERVICE'
+check "a port below 1024 with the drop-in" eval "systemctl restart $U && status_is 200 http://127.0.0.1:$low/live"
+check "... whose workers have no capability" grep -qE '^CapEff:\s+0+$' "/proc/$(pgrep -o -P "$(main_pid)" pdr-worker)/status"
+config 2
 
 drop_in $'WatchdogSec=2\nLimitNOFILE=4000'
 systemctl restart $U
