@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "shm/api_keys.h"
 #include "shm/core/atomic.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
@@ -800,29 +801,55 @@ check_table(struct check *c, const struct table *t, const char *which)
 		check_row(c, t, which, i);
 }
 
+static void
+check_keys(struct check *c, const struct api_keys *keys, const char *which)
+{
+	if (!api_keys_intact(keys, c->seg->keys_arena_bytes))
+		found(c, "I5 %s has changed since it was published", which);
+}
+
 static const struct table *
 arena_table(const struct seg *seg, uint32_t i)
 {
 	return (const void *)(seg->arenas + i * seg->arena_bytes);
 }
 
-static void
-check_current(struct check *c)
+/* Arenas of keys come after those of tables. */
+static const struct api_keys *
+arena_keys(const struct seg *seg, uint32_t i)
 {
-	const struct table *t = shm_load(&c->seg->rcu->table);
+	return (const void *)(seg->keys_arenas + (i - SHM_ARENAS) * seg->keys_arena_bytes);
+}
 
-	if (t == NULL)
-		return;
-	for (uint32_t i = 0; i < SHM_ARENAS; i++) {
-		if (t != arena_table(c->seg, i))
+static bool
+is_current(const struct seg *seg, uint32_t i)
+{
+	return i < SHM_ARENAS ? arena_table(seg, i) == shm_load(&seg->rcu->table)
+			      : arena_keys(seg, i) == shm_load(&seg->rcu->keys);
+}
+
+static void
+check_arena(struct check *c, uint32_t i, const char *which)
+{
+	if (i < SHM_ARENAS)
+		check_table(c, arena_table(c->seg, i), which);
+	else
+		check_keys(c, arena_keys(c->seg, i), which);
+}
+
+/* One of the arenas from `first` to `end` - 1 has the current table. */
+static void
+check_current(struct check *c, uint32_t first, uint32_t end, const char *which)
+{
+	for (uint32_t i = first; i < end; i++) {
+		if (!is_current(c->seg, i))
 			continue;
 		if (c->writer != NULL && rcu_arena_read(c->writer, i)->use != ARENA_CURRENT)
-			found(c, "I5 arena %u holds the current table and is not marked as current",
-				i);
-		check_table(c, t, "the current table");
+			found(c, "I5 arena %u holds %s and is not marked as current", i, which);
+		check_arena(c, i, which);
 		return;
 	}
-	found(c, "I5 the current table is in no arena");
+	found(c, "I5 %s is in no arena", which);
 }
 
 /* A retired table does not change, and its names stay valid, as long as a reader may hold it. */
@@ -838,7 +865,7 @@ check_retired(struct check *c, uint32_t i)
 		found(c, "I5 %s waits for gp %llu, gp is %llu", which,
 			(unsigned long long)a->cookie, (unsigned long long)gp);
 	else if (rcu_oldest(c->seg) < a->cookie)
-		check_table(c, arena_table(c->seg, i), which);
+		check_arena(c, i, which);
 	else if (ms > RETIRED_LONG_MS)
 		found(c, "I5 %s has no reader and was not freed for %llu ms", which,
 			(unsigned long long)ms);
@@ -849,16 +876,18 @@ check_arenas(struct check *c, uint32_t part)
 {
 	(void)part;
 	c->listed = mem_array(c->seg->hdr->max_endpoints, sizeof(*c->listed));
-	check_current(c);
-	for (uint32_t i = 0; c->writer != NULL && i < SHM_ARENAS; i++) {
+	if (shm_load(&c->seg->rcu->table) != NULL)
+		check_current(c, 0, SHM_ARENAS, "the current table");
+	if (shm_load(&c->seg->rcu->keys) != NULL)
+		check_current(c, SHM_ARENAS, SHM_ALL_ARENAS, "the current table of keys");
+	for (uint32_t i = 0; c->writer != NULL && i < SHM_ALL_ARENAS; i++) {
 		const enum arena_use use = rcu_arena_read(c->writer, i)->use;
 
 		if (use == ARENA_RETIRED)
 			check_retired(c, i);
 		else if (use == ARENA_OBTAINED)
 			found(c, "I5 arena %u was obtained and neither published nor returned", i);
-		else if (use == ARENA_CURRENT &&
-			 arena_table(c->seg, i) != shm_load(&c->seg->rcu->table))
+		else if (use == ARENA_CURRENT && !is_current(c->seg, i))
 			found(c, "I5 arena %u is marked as the current table's and is not", i);
 	}
 	free(c->listed);

@@ -243,6 +243,30 @@ struct conf_rate {
 	uint32_t per_s; /* 1, 60 or 3600 seconds */
 };
 
+#define CONF_KEY_NAME 64 /* bytes of the name of a client's key */
+#define CONF_SHA256 32   /* bytes of the SHA-256 of a key */
+
+/* What a client's key allows; by value wherever a key is described. */
+struct conf_key_terms {
+	struct conf_rate rate;      /* n 0: client.rate holds */
+	uint32_t max_inflight;      /* 0: client.max_inflight holds */
+	uint32_t tokens_per_minute; /* 0: no limit */
+	int32_t priority_max;       /* the most urgent priority: no lower integer */
+	uint64_t expires_s;         /* Unix time; 0: never */
+};
+
+/* A row of the api_keys_file. */
+struct conf_api_key {
+	char *name;
+	char sha256[2 * CONF_SHA256 + 1]; /* of the key, in lower-case hex digits */
+	char **models; /* by name, or with `*` at the end: all that begin so; none: all */
+	size_t nmodels;
+	char **pools; /* by name; none: all */
+	size_t npools;
+	struct conf_key_terms terms;
+	int line;
+};
+
 /* Who comes through a listening socket: it decides which paths are answered there (worker/base/route.h). */
 enum door { DOOR_CLIENTS, DOOR_OPERATORS, DOOR_N };
 
@@ -297,6 +321,7 @@ struct conf {
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t queue_slots;    /* of each pool: requests that can wait */
 	uint32_t client_entries; /* clients whose limits are tracked; a multiple of 8 */
+	uint32_t max_api_keys;   /* rows of the api_keys_file */
 
 	/* settings that a worker reads at its start: a change starts a new generation */
 	uint32_t workers; /* `auto` already resolved */
@@ -343,6 +368,14 @@ struct conf {
 	/* all settings that a notifier reads at its start, as one text: a change starts a new
 	 * notifier; NULL: no notifier is needed */
 	char *notifier_key;
+
+	/* clients need one of the keys of this file; NULL: they need none */
+	char *api_keys_file;
+	uint32_t watch;      /* 1: a change of that file is applied without SIGHUP */
+	char *api_keys_text; /* of the file, napi_keys_text bytes; the master's */
+	size_t napi_keys_text;
+	struct conf_api_key *api_keys;
+	size_t napi_keys;
 
 	struct conf_pool *pools;
 	size_t npools;

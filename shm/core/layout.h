@@ -20,6 +20,9 @@
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
+/* the same of tables of keys, which change less often */
+#define SHM_KEYS_ARENAS 3
+#define SHM_ALL_ARENAS (SHM_ARENAS + SHM_KEYS_ARENAS)
 #define SHM_CRASH_NOTE 160 /* bytes of a process's crash note */
 
 struct shm_header { /* W: master, before any fork */
@@ -28,6 +31,7 @@ struct shm_header { /* W: master, before any fork */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t max_quotas;
 	uint32_t queue_slots;
+	uint32_t max_api_keys;
 	uint32_t nslots;   /* process slots: 2 x max_workers + SLOT_EXTRA */
 	uint32_t instance; /* 1, and 1 more with each upgrade; stands in the nonces of flags */
 	uint64_t bytes;
@@ -56,10 +60,13 @@ struct settings { /* W: master */
 	uint64_t word[SETTINGS_WORDS];
 };
 
+struct api_keys;
 struct table;
 struct rcu_domain {
 	_Alignas(SHM_LINE) uint64_t gp;               /* W: master */
 	_Alignas(SHM_LINE) const struct table *table; /* W: master (rcu_publish) */
+	/* of clients; NULL: they need none.  W: master (rcu_publish_keys) */
+	const struct api_keys *keys;
 };
 
 enum proc_state { PROC_EMPTY, PROC_STARTING, PROC_READY, PROC_DRAINING };

@@ -9,6 +9,9 @@
  * pointer too.  A line that shows an older gp than a retired table's cookie may hold it; any other
  * cannot.
  *
+ * There are two pointers, of the endpoints and of the keys of clients.  What is said above holds for
+ * each of them: a section begins before it loads either.
+ *
  * rcu.pml is this file as a model: `make verify` searches it whole, and shows that without either
  * barrier, or with gp before the pointer, a freed table is read.
  */
@@ -22,6 +25,7 @@
 #include "shm/core/suspect.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/api_keys.h"
 #include "shm/table.h"
 
 #define RCU_ACTIVE 1u /* lowest bit of a reader's line */
@@ -37,7 +41,7 @@ rcu_enter(struct seg *seg, uint32_t slot)
 	(void)suspect(SUSPECT_READERS, slot, shm_load(ctr) != 0); /* sections do not nest */
 	/*
 	 * A full barrier: our line must be visible before we load the pointer, or the scan could miss
-	 * us and the master reuse the table we are about to read.  Pairs with rcu_publish()'s barrier
+	 * us and the master reuse the table we are about to read.  Pairs with switched()'s barrier
 	 * between pointer and gp; the scan behind that barrier is oldest_reader()'s.  The gp we show
 	 * may be an old one by now: that holds more back, never less.
 	 */
@@ -50,6 +54,24 @@ rcu_enter(struct seg *seg, uint32_t slot)
 	assert(t == NULL || table_intact(t, seg->arena_bytes));
 #endif
 	return t;
+}
+
+const struct api_keys *
+rcu_keys(const struct seg *seg)
+{
+	/* As the table in rcu_enter().  Pairs with rcu_publish_keys()'s release. */
+	const struct api_keys *keys = shm_deref(seg->rcu->keys);
+
+#ifdef PDROUTER_DEBUG
+	assert(keys == NULL || api_keys_intact(keys, seg->keys_arena_bytes));
+#endif
+	return keys;
+}
+
+bool
+rcu_has_keys(const struct seg *seg)
+{
+	return shm_load(&seg->rcu->keys) != NULL;
 }
 
 void
@@ -68,7 +90,7 @@ rcu_leave(struct seg *seg, uint32_t slot)
 
 struct rcu_writer {
 	struct seg *seg;
-	struct rcu_arena arenas[SHM_ARENAS];
+	struct rcu_arena arenas[SHM_ALL_ARENAS]; /* those of keys last */
 };
 
 struct rcu_writer *
@@ -91,13 +113,15 @@ rcu_writer_free(struct rcu_writer **w)
 static unsigned char *
 arena_at(const struct rcu_writer *w, size_t i)
 {
-	return w->seg->arenas + i * w->seg->arena_bytes;
+	if (i < SHM_ARENAS)
+		return w->seg->arenas + i * w->seg->arena_bytes;
+	return w->seg->keys_arenas + (i - SHM_ARENAS) * w->seg->keys_arena_bytes;
 }
 
 static struct rcu_arena *
 arena_of(struct rcu_writer *w, const void *p)
 {
-	for (size_t i = 0; i < SHM_ARENAS; i++)
+	for (size_t i = 0; i < SHM_ALL_ARENAS; i++)
 		if (arena_at(w, i) == p)
 			return &w->arenas[i];
 	return NULL;
@@ -112,11 +136,12 @@ arena_obtained(struct rcu_writer *w, const void *p)
 	return a;
 }
 
-void *
-rcu_arena_get(struct rcu_writer *w)
+/* A free one of those from `first` to `end` - 1. */
+static void *
+obtain(struct rcu_writer *w, size_t first, size_t end)
 {
 	(void)rcu_poll(w);
-	for (size_t i = 0; i < SHM_ARENAS; i++) {
+	for (size_t i = first; i < end; i++) {
 		if (w->arenas[i].use != ARENA_FREE)
 			continue;
 		w->arenas[i].use = ARENA_OBTAINED;
@@ -125,24 +150,31 @@ rcu_arena_get(struct rcu_writer *w)
 	return NULL;
 }
 
+void *
+rcu_arena_get(struct rcu_writer *w)
+{
+	return obtain(w, 0, SHM_ARENAS);
+}
+
+void *
+rcu_keys_arena_get(struct rcu_writer *w)
+{
+	return obtain(w, SHM_ARENAS, SHM_ALL_ARENAS);
+}
+
 void
 rcu_arena_put(struct rcu_writer *w, void *arena)
 {
 	arena_obtained(w, arena)->use = ARENA_FREE;
 }
 
-void
-rcu_publish(struct rcu_writer *w, void *arena)
+/* A pointer has been switched from the table in `prev` to the one in `next`; NULL: there is none. */
+static void
+switched(struct rcu_writer *w, struct rcu_arena *prev, struct rcu_arena *next)
 {
 	struct rcu_domain *d = w->seg->rcu;
-	struct rcu_arena *next = arena_obtained(w, arena), *prev = arena_of(w, rcu_current(w));
 	const uint64_t gp = shm_load(&d->gp) + RCU_STEP;
-	const struct table *t = arena;
 
-	assert(table_intact(t, w->seg->arena_bytes));
-	/* A release: the table's bytes before the pointer to them.  Pairs with rcu_enter()'s
-	 * dereference. */
-	shm_assign(d->table, t);
 	/*
 	 * Pointer before gp: a reader that shows the new gp must have seen the new pointer. Pointer
 	 * before the scan (oldest_reader(), at any later time): a reader whose line it misses must
@@ -150,12 +182,43 @@ rcu_publish(struct rcu_writer *w, void *arena)
 	 */
 	shm_mb();
 	shm_store(&d->gp, gp);
-	next->use = ARENA_CURRENT;
+	if (next != NULL)
+		next->use = ARENA_CURRENT;
 	if (prev != NULL) {
 		prev->use = ARENA_RETIRED;
 		prev->cookie = gp;
 		prev->retired_ms = clock_ms();
 	}
+}
+
+void
+rcu_publish(struct rcu_writer *w, void *arena)
+{
+	struct rcu_domain *d = w->seg->rcu;
+	struct rcu_arena *next = arena_obtained(w, arena), *prev = arena_of(w, rcu_current(w));
+	const struct table *t = arena;
+
+	assert(table_intact(t, w->seg->arena_bytes));
+	/* A release: the table's bytes before the pointer to them.  Pairs with rcu_enter()'s
+	 * dereference. */
+	shm_assign(d->table, t);
+	switched(w, prev, next);
+}
+
+void
+rcu_publish_keys(struct rcu_writer *w, void *arena)
+{
+	struct rcu_domain *d = w->seg->rcu;
+	struct rcu_arena *next = arena != NULL ? arena_obtained(w, arena) : NULL;
+	struct rcu_arena *prev = d->keys != NULL ? arena_of(w, d->keys) : NULL;
+	const struct api_keys *keys = arena;
+
+	assert(keys == NULL || api_keys_intact(keys, w->seg->keys_arena_bytes));
+	if (next == NULL && prev == NULL)
+		return;
+	/* A release: the table's bytes before the pointer to them.  Pairs with rcu_keys()'s dereference. */
+	shm_assign(d->keys, keys);
+	switched(w, prev, next);
 }
 
 /* The oldest gp any reader is inside a section with; UINT64_MAX if none is. */
@@ -186,7 +249,8 @@ arena_reclaim(struct rcu_writer *w, size_t i)
 	w->arenas[i].use = ARENA_FREE;
 #ifdef PDROUTER_DEBUG
 	/* a late reader fails table_intact() */
-	memset(arena_at(w, i), RCU_POISON, w->seg->arena_bytes);
+	memset(arena_at(w, i), RCU_POISON,
+		i < SHM_ARENAS ? w->seg->arena_bytes : w->seg->keys_arena_bytes);
 #endif
 }
 
@@ -196,7 +260,7 @@ rcu_poll(struct rcu_writer *w)
 	const uint64_t oldest = oldest_reader(w->seg);
 	unsigned waiting = 0;
 
-	for (size_t i = 0; i < SHM_ARENAS; i++) {
+	for (size_t i = 0; i < SHM_ALL_ARENAS; i++) {
 		if (w->arenas[i].use != ARENA_RETIRED)
 			continue;
 		if (oldest >= w->arenas[i].cookie)

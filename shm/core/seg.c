@@ -17,6 +17,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
+#include "shm/api_keys.h"
 #include "shm/metrics_layout.h"
 #include "shm/table.h"
 
@@ -26,7 +27,8 @@
 #define MAX_FLAGS 65536     /* 4 hex digits of a flag id */
 #define MAX_QUOTAS 65536    /* 16 bits of a journal word, load.c */
 #define MAX_QUEUE 65536     /* slots of one pool */
-#define MAX_POOLS 4096      /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
+#define MAX_API_KEYS 65536
+#define MAX_POOLS 4096 /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 
 /* Every version must find these two at the same offsets, or it could not refuse the others. */
 static_assert(offsetof(struct shm_header, magic) == 0, "where any version looks for it");
@@ -69,6 +71,7 @@ enum part {
 	PART_EP_RECORDS,
 	PART_POOL_NAMES,
 	PART_ARENAS,
+	PART_KEYS_ARENAS,
 	PART_WRITABLE, /* the first of those that all processes write */
 	PART_READERS = PART_WRITABLE,
 	PART_PROCS,
@@ -116,6 +119,12 @@ arena_bytes(const struct seg_sizes *s)
 }
 
 static size_t
+keys_arena_bytes(const struct seg_sizes *s)
+{
+	return round_line(api_keys_arena_bytes(s->max_api_keys));
+}
+
+static size_t
 queue_bytes(const struct seg_sizes *s)
 {
 	return round_line(sizeof(struct queue_head) +
@@ -136,6 +145,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_EP_RECORDS] = { "endpoint records", 0, s->max_endpoints * sizeof(struct ep_record) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
+		[PART_KEYS_ARENAS] = { "key arenas", 0, SHM_KEYS_ARENAS * keys_arena_bytes(s) },
 		[PART_READERS]    = { "rcu readers", 0, slots * sizeof(struct rcu_reader) },
 		[PART_PROCS]      = { "process slots", 0, slots * sizeof(struct proc_slot) },
 		[PART_ENDPOINTS]  = { "endpoint words", 0, s->max_endpoints * sizeof(struct ep_word) },
@@ -183,7 +193,7 @@ sizes_possible(const struct seg_sizes *s)
 	       s->max_pools <= MAX_POOLS && s->flags_per_worker >= 64 &&
 	       s->flags_per_worker <= MAX_FLAGS && s->flags_per_worker % 64 == 0 &&
 	       s->max_quotas <= MAX_QUOTAS && s->max_quotas % QUOTA_WAYS == 0 &&
-	       s->queue_slots <= MAX_QUEUE;
+	       s->queue_slots <= MAX_QUEUE && s->max_api_keys <= MAX_API_KEYS;
 }
 
 static struct seg *
@@ -216,10 +226,12 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->slabs = AT(PART_SLABS);
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);
+	seg->keys_arenas = AT(PART_KEYS_ARENAS);
 #undef AT
 	seg->writable = base + part[PART_WRITABLE].offset;
 	seg->writable_bytes = seg_size(sizes, NULL) - part[PART_WRITABLE].offset;
 	seg->arena_bytes = arena_bytes(sizes);
+	seg->keys_arena_bytes = keys_arena_bytes(sizes);
 	seg->slab_bytes = metrics_slab_bytes(sizes->max_pools);
 	seg->queue_bytes = queue_bytes(sizes);
 	return seg;
@@ -296,6 +308,7 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.flags_per_worker = sizes->flags_per_worker,
 		.max_quotas = sizes->max_quotas,
 		.queue_slots = sizes->queue_slots,
+		.max_api_keys = sizes->max_api_keys,
 		.nslots = worker_slots(sizes) + SLOT_EXTRA,
 		.instance = sizes->instance,
 		.bytes = bytes,
@@ -353,6 +366,7 @@ seg_check(const struct shm_header *hdr, uint64_t build)
 		.flags_per_worker = hdr->flags_per_worker,
 		.max_quotas = hdr->max_quotas,
 		.queue_slots = hdr->queue_slots,
+		.max_api_keys = hdr->max_api_keys,
 	};
 
 	if (hdr->magic != SHM_MAGIC || hdr->version != SHM_VERSION || hdr->build != build)

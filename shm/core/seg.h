@@ -21,7 +21,8 @@ struct seg_sizes {
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t max_quotas;  /* a multiple of QUOTA_WAYS; 0: none is limited */
 	uint32_t queue_slots; /* per pool; 0: no request can wait */
-	uint32_t instance;    /* whose segment this is; no size */
+	uint32_t max_api_keys;
+	uint32_t instance; /* whose segment this is; no size */
 };
 
 struct seg {
@@ -49,6 +50,8 @@ struct seg {
 	char *pool_names;
 	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */
 	size_t arena_bytes;
+	unsigned char *keys_arenas; /* SHM_KEYS_ARENAS x keys_arena_bytes */
+	size_t keys_arena_bytes;
 	size_t slab_bytes;
 	size_t queue_bytes;
 	struct own *own; /* a worker's private copy of its rows: shm/own.h; NULL in others */
@@ -62,7 +65,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 22
+#define SEG_NPARTS 23
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

@@ -16,7 +16,8 @@ small_seg(void)
 		.max_pools = 2,
 		.flags_per_worker = 128,
 		.max_quotas = 8,
-		.queue_slots = 100};
+		.queue_slots = 100,
+		.max_api_keys = 4};
 
 	cr_assert_eq(seg_new(&sizes, SMALL_BUILD, &seg), 0);
 }

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "shm/api_keys.h"
 #include "shm/base/mem.h"
 #include "shm/table.h"
 #include "tests/unit/shm/fixture.h"
@@ -52,6 +53,53 @@ static bool
 still_intact(const struct table *t, uint64_t version)
 {
 	return table_intact(t, seg->arena_bytes) && t->version == version;
+}
+
+/* The same of a table of keys with this one. */
+static bool
+publish_key(const char *name)
+{
+	const struct conf_api_key key = {.name = (char *)(uintptr_t)name,
+		.sha256 = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"};
+	void *arena = rcu_keys_arena_get(writer);
+
+	if (arena == NULL)
+		return false;
+	cr_assert_eq(api_keys_build(arena, seg->keys_arena_bytes, &key, 1), 0);
+	rcu_publish_keys(writer, arena);
+	return true;
+}
+
+Test(shm_rcu, keys_come_and_go)
+{
+	cr_assert(!rcu_has_keys(seg));
+	cr_assert(publish_key("alice"));
+	cr_assert(rcu_has_keys(seg));
+	(void)rcu_enter(seg, 0);
+	cr_assert_str_eq(rcu_keys(seg)->keys[0].name, "alice");
+	rcu_leave(seg, 0);
+	rcu_publish_keys(writer, NULL);
+	cr_assert(!rcu_has_keys(seg));
+	cr_assert_eq(rcu_poll(writer), 0);
+}
+
+/* One line of a reader holds both: whichever table it has loaded. */
+Test(shm_rcu, keys_wait_for_their_readers_and_no_longer)
+{
+	const struct api_keys *keys;
+
+	cr_assert(publish(1) && publish_key("alice"));
+	(void)rcu_enter(seg, 0);
+	keys = rcu_keys(seg);
+	for (int i = 1; i < SHM_KEYS_ARENAS; i++)
+		cr_assert(publish_key("bob"));
+	cr_assert(!publish_key("carol"));
+	cr_assert(publish(2), "tables have arenas of their own");
+	cr_assert(api_keys_intact(keys, seg->keys_arena_bytes));
+	cr_assert_str_eq(keys->keys[0].name, "alice");
+	rcu_leave(seg, 0);
+	cr_assert_eq(rcu_poll(writer), 0);
+	cr_assert(publish_key("carol"));
 }
 
 Test(shm_rcu, nothing_before_the_first_publication)

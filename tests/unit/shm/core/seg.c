@@ -24,7 +24,8 @@ static const struct seg_sizes normal = {.max_workers = 16,
 	.max_pools = 16,
 	.flags_per_worker = 4096,
 	.max_quotas = 4096,
-	.queue_slots = 1024};
+	.queue_slots = 1024,
+	.max_api_keys = 1024};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 {
@@ -52,7 +53,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.max_pools = 2,
 		.flags_per_worker = 128,
 		.max_quotas = 8,
-		.queue_slots = 100};
+		.queue_slots = 100,
+		.max_api_keys = 4};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 
@@ -66,23 +68,24 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(4, seg->ep_records + sizes.max_endpoints);
 	ENDS(5, seg->pool_names + (size_t)sizes.max_pools * 64);
 	ENDS(6, seg->arenas + SHM_ARENAS * seg->arena_bytes);
-	ENDS(7, seg->readers + slots);
-	ENDS(8, seg->procs + slots);
-	ENDS(9, seg->eps + sizes.max_endpoints);
-	ENDS(10, seg->tallies + sizes.max_endpoints);
-	ENDS(11, seg->refusals + sizes.max_endpoints);
-	ENDS(12, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
-	ENDS(13, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
-	ENDS(14, seg_ready(seg, workers));
-	ENDS(15, seg->quotas + 1);
-	ENDS(16, seg->quota_rows + (size_t)workers * sizes.max_quotas);
-	ENDS(17, seg->announced + ANNOUNCED_MAX);
-	ENDS(18, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	ENDS(7, seg->keys_arenas + SHM_KEYS_ARENAS * seg->keys_arena_bytes);
+	ENDS(8, seg->readers + slots);
+	ENDS(9, seg->procs + slots);
+	ENDS(10, seg->eps + sizes.max_endpoints);
+	ENDS(11, seg->tallies + sizes.max_endpoints);
+	ENDS(12, seg->refusals + sizes.max_endpoints);
+	ENDS(13, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(14, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(15, seg_ready(seg, workers));
+	ENDS(16, seg->quotas + 1);
+	ENDS(17, seg->quota_rows + (size_t)workers * sizes.max_quotas);
+	ENDS(18, seg->announced + ANNOUNCED_MAX);
+	ENDS(19, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(19, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
-	ENDS(20, seg->fallbacks + sizes.max_pools);
-	ENDS(21, (unsigned char *)seg_slab(seg, slots));
+	ENDS(20, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
+	ENDS(21, seg->fallbacks + sizes.max_pools);
+	ENDS(22, (unsigned char *)seg_slab(seg, slots));
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS
