@@ -496,6 +496,7 @@ step_memory(struct master *m)
 		.flags_per_worker = m->first->flags_per_worker,
 		.max_quotas = m->first->client_entries,
 		.queue_slots = m->first->queue_slots,
+		.max_api_keys = m->first->max_api_keys,
 		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);
@@ -688,6 +689,22 @@ say_open_sandbox(const struct conf *conf, const struct identity *as)
 		log_warn("workers and notifier run as root", LOG_S("cure", "user"));
 }
 
+/* Without keys, who reaches an address may use the engines: said once. */
+static void
+say_no_keys(const struct conf *conf)
+{
+	if (conf->api_keys_file != NULL)
+		return;
+	for (size_t i = 0; i < conf->nlisten; i++)
+		if (!conf_address_is_loopback(&conf->listen[i])) {
+			log_warn(
+				"clients need no key: who reaches this address may use the engines",
+				LOG_S("address", conf->listen[i].text),
+				LOG_S("cure", "api_keys_file"));
+			return;
+		}
+}
+
 static int
 step_serve(struct master *m)
 {
@@ -696,6 +713,7 @@ step_serve(struct master *m)
 	m->first = NULL;
 	say_open_pages(conf);
 	say_open_sandbox(conf, &m->as);
+	say_no_keys(conf);
 	reload_first(m->reload, conf);
 	return 0;
 }

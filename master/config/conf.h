@@ -87,6 +87,9 @@ int conf_again(const struct conf_args *args, const struct conf *was, struct conf
 /* Where a pool's endpoints_file or fleet_file is; the caller frees it. */
 char *conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool);
 
+/* Where the api_keys_file is; the caller frees it. */
+char *conf_api_keys_path(const struct conf *conf);
+
 /* What a change of a key takes; a set of them is an int. */
 enum conf_class {
 	CONF_LIVE = 1,       /* applied at once */

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "master/config/conf_read.h"
+#include "master/config/conf_client_keys.h"
 #include "shm/base/mem.h"
 
 struct report {
@@ -169,6 +169,51 @@ compare_pool(struct report *r, const struct conf_pool *old, const struct conf_po
 	free(dns);
 }
 
+/* --- keys of clients ---------------------------------------------------------------------- */
+
+/* NULL: there is none of this name. */
+static const struct conf_api_key *
+key_named(const struct conf *c, const char *name)
+{
+	for (size_t i = 0; i < c->napi_keys; i++)
+		if (strcmp(c->api_keys[i].name, name) == 0)
+			return &c->api_keys[i];
+	return NULL;
+}
+
+static void
+put_client_key(struct report *r, const char *name, const char *what)
+{
+	char *where = mem_printf("api_keys_file[%s]", name);
+
+	put_part(r, where, what);
+	free(where);
+}
+
+static void
+compare_client_keys(struct report *r, const struct conf *old, const struct conf *next)
+{
+	const struct conf_api_key *was;
+
+	for (size_t i = 0; i < next->napi_keys; i++) {
+		const struct conf_api_key *k = &next->api_keys[i];
+
+		/* mostly in the same row: a file has thousands */
+		was = i < old->napi_keys && strcmp(old->api_keys[i].name, k->name) == 0
+			      ? &old->api_keys[i]
+			      : key_named(old, k->name);
+		if (was == NULL)
+			put_client_key(r, k->name, "added");
+		else if (!conf_client_key_equal(was, k))
+			put_client_key(r, k->name, "changed");
+	}
+	for (size_t i = 0; i < old->napi_keys; i++)
+		if ((i >= next->napi_keys ||
+			    strcmp(next->api_keys[i].name, old->api_keys[i].name) != 0) &&
+			key_named(next, old->api_keys[i].name) == NULL)
+			put_client_key(r, old->api_keys[i].name, "removed");
+}
+
 struct conf_cost
 conf_changes(const struct conf *old, const struct conf *next, FILE *out)
 {
@@ -176,6 +221,7 @@ conf_changes(const struct conf *old, const struct conf *next, FILE *out)
 	const struct conf_pool *was;
 
 	compare_rows(&r, "", &conf_root_keys, old, next);
+	compare_client_keys(&r, old, next);
 	for (size_t i = 0; i < next->npools; i++) {
 		was = conf_pool_named(old, next->pools[i].name);
 		if (was != NULL)

@@ -1,7 +1,7 @@
 /* What a reload changes, from the table's classes. */
 #include <string.h>
 
-#include "master/config/conf_read.h"
+#include "master/config/conf_client_keys.h"
 
 static void
 keep_restart_keys(
@@ -32,5 +32,7 @@ conf_diff(const struct conf *old, struct conf *next, conf_kept_fn *kept, void *a
 	for (size_t i = 0; i < conf_root_keys.n; i++)
 		if (!conf_value_equal(&conf_root_keys.key[i], old, next))
 			classes |= (int)conf_root_keys.key[i].class;
+	if (!conf_client_keys_equal(old, next)) /* the same file may have other rows than before */
+		classes |= CONF_LIVE;
 	return classes;
 }

@@ -137,6 +137,12 @@ K("shared_memory.queue", COUNT, queue_slots, 0, 65536, "1024", RESTART,					\
 	"queued requests of one pool: the highest value of `queue_size` without a restart")			\
 K("shared_memory.clients", CLIENTS, client_entries, 8, 65536, "4096", RESTART,				\
 	"clients whose limits are tracked at once; a multiple of 8")					\
+K("shared_memory.max_api_keys", COUNT, max_api_keys, 1, 65536, "1024", RESTART,				\
+	"keys in the api_keys_file")									\
+K("api_keys_file", FILE, api_keys_file, 0, 4095, "", LIVE,						\
+	"YAML list of {name, sha256, ...}: clients need one of these keys; read again on SIGHUP; \"\": clients need none") \
+K("watch", BOOL, watch, 0, 0, "false", LIVE,								\
+	"true: a change of the api_keys_file is applied without SIGHUP")				\
 L("pools", POOLS, pools, npools, 1, 256, NULL, LIVE,							\
 	"each pool is a set of prefill and decode engines for one or more models")
 
@@ -335,6 +341,27 @@ K("role", ROLE, role, 0, 0, "(by label)", LIVE,							\
 	"prefill or decode")										\
 K("label", LABEL, label, 1, 255, "(by role)", LIVE,							\
 	"one of the pool's prefill_labels or decode_labels")
+
+/* An entry of the api_keys_file. */
+#define CONF_CLIENT_KEY_KEYS(K, L)									\
+K("name", KEY_NAME, name, 1, CONF_KEY_NAME, NULL, LIVE,							\
+	"name of the key in log and metrics")								\
+K("sha256", SHA256, sha256, 0, 0, NULL, LIVE,								\
+	"SHA-256 of the key in 64 hex digits, as `pdctl key new` writes it")				\
+L("models", LABELS, models, nmodels, 0, 256, "[]", LIVE,						\
+	"models that the key may use, such as [llama-8b, \"qwen*\"]; []: all")				\
+L("pools", LABELS, pools, npools, 0, 256, "[]", LIVE,							\
+	"pools that the key may use; []: all")								\
+K("rate", RATE, terms.rate, 0, 1000000, "0", LIVE,							\
+	"in place of client.rate, with a burst of the same size; 0: client.rate holds")			\
+K("max_inflight", COUNT, terms.max_inflight, 0, 1000000, "0", LIVE,					\
+	"in place of client.max_inflight; 0: client.max_inflight holds")				\
+K("tokens_per_minute", COUNT, terms.tokens_per_minute, 0, 1000000000, "0", LIVE,			\
+	"tokens of prompts and answers together that engines report; more gets 429; 0: no limit")	\
+K("priority_max", PRIORITY, terms.priority_max, 0, 0, "-2147483648", LIVE,				\
+	"most urgent priority in the queue: a lower integer counts as this one")			\
+K("expires", DATE, terms.expires_s, 0, 0, "never", LIVE,						\
+	"date such as 2027-01-31, or 2027-01-31T12:00:00Z, from which on the key is refused")
 // clang-format on
 
 /* The form of a value; conf_value.c has a row for each. */
@@ -377,6 +404,10 @@ enum conf_type {
 	CONF_T_FALLBACK,
 	CONF_T_ROLE,
 	CONF_T_SINGLE_ROLE,
+	CONF_T_KEY_NAME,
+	CONF_T_SHA256,
+	CONF_T_PRIORITY,
+	CONF_T_DATE,
 	/* lists */
 	CONF_T_LISTEN,
 	CONF_T_MODELS,
@@ -392,6 +423,7 @@ enum conf_type {
 	CONF_T_PREFILL,
 	CONF_T_DECODE,
 	CONF_T_POOLS,
+	CONF_T_API_KEYS,
 	CONF_T_OWN, /* the row names its reader */
 	CONF_T_N
 };
@@ -419,12 +451,13 @@ struct conf_keys {
 	const struct conf_key *key;
 	size_t n;
 };
-extern const struct conf_keys conf_root_keys;      /* struct conf */
-extern const struct conf_keys conf_pool_keys;      /* struct conf_pool */
-extern const struct conf_keys conf_connector_keys; /* struct conf_pool */
-extern const struct conf_keys conf_endpoint_keys;  /* struct conf_endpoint */
-extern const struct conf_keys conf_file_keys;      /* struct conf_endpoint */
-extern const struct conf_keys conf_dns_keys;       /* struct conf_dns */
+extern const struct conf_keys conf_root_keys;       /* struct conf */
+extern const struct conf_keys conf_pool_keys;       /* struct conf_pool */
+extern const struct conf_keys conf_connector_keys;  /* struct conf_pool */
+extern const struct conf_keys conf_endpoint_keys;   /* struct conf_endpoint */
+extern const struct conf_keys conf_file_keys;       /* struct conf_endpoint */
+extern const struct conf_keys conf_dns_keys;        /* struct conf_dns */
+extern const struct conf_keys conf_client_key_keys; /* struct conf_api_key */
 
 /* The default as a value, or NULL: the key is required, or its default is computed. */
 static inline const char *

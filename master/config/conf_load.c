@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "master/config/conf_read.h"
+#include "master/config/conf_client_keys.h"
 #include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
 #include "shm/base/net.h"
@@ -53,6 +53,7 @@ conf_free(struct conf **conf)
 	for (size_t i = 0; i < c->nadmin_listen; i++)
 		free(c->admin_listen[i].text);
 	conf_values_free(&conf_root_keys, c);
+	conf_client_keys_free(c);
 	free(c->pools);
 	free(c->listen);
 	free(c->admin_listen);
@@ -187,6 +188,7 @@ static int
 check_limits(struct conf_read *r)
 {
 	struct conf *c = r->conf;
+	char what[CONF_WHAT];
 
 	if (c->live.max_buffered < c->live.max_body && key_line(c, "limits.max_buffered") != 0)
 		return fail_root(r, "limits.max_buffered", "limits.max_body",
@@ -202,6 +204,15 @@ check_limits(struct conf_read *r)
 	if (c->live.client_burst > 0 && c->live.client_rate.n == 0)
 		return fail_root(r, "client.burst", "client.rate",
 			"has no effect without client.rate: set client.rate too");
+	if (c->watch != 0 && c->api_keys_file == NULL)
+		return fail_root(r, "watch", "api_keys_file",
+			"has no effect without api_keys_file: a pool has a `watch` of its own");
+	if (c->napi_keys > c->max_api_keys) {
+		(void)snprintf(what, sizeof(what),
+			"%zu keys in the api_keys_file are more than %u: write %zu or more",
+			c->napi_keys, c->max_api_keys, c->napi_keys);
+		return fail_root(r, "shared_memory.max_api_keys", "api_keys_file", what);
+	}
 	for (size_t i = 0; i < c->npools; i++)
 		if (conf_pool_check_queue(r, &c->pools[i]) != 0)
 			return -1;
@@ -257,7 +268,8 @@ read_document(struct conf_read *r)
 
 	if (root == NULL)
 		return conf_fail(r, 0, "the file is empty");
-	if (conf_walk(r, &conf_root_keys, r->conf, root, r->conf->key_lines) != 0)
+	if (conf_walk(r, &conf_root_keys, r->conf, root, r->conf->key_lines) != 0 ||
+		conf_client_keys_read(r) != 0)
 		return -1;
 	set_state_file(r->conf);
 	return conf_finish(r);

@@ -1,6 +1,7 @@
 /* One text into one member: a row per type. */
 #include <arpa/inet.h>
 #include <assert.h>
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "master/config/conf_address.h"
+#include "master/config/conf_date.h"
 #include "master/config/conf_number.h"
 #include "master/config/conf_read.h"
 #include "proto/http/http.h"
@@ -20,7 +22,7 @@ static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_dura
 static set_fn set_header, set_mode, set_notices, set_url, set_host, set_word, add_listen, add_text,
 	add_network, add_announced, add_server, add_origin, add_field;
 static set_fn set_count_or_auto, set_fraction, set_address_host, set_kv_addr, set_first_token,
-	add_port;
+	add_port, set_key_name, set_sha256, set_priority, set_date;
 
 static const char *
 log_level_name(unsigned v)
@@ -94,6 +96,10 @@ static const struct {
 	[CONF_T_FALLBACK] = { "a fallback", CONF_WORD, set_word, fallback_name, FALLBACK_N },
 	[CONF_T_SINGLE_ROLE] = { "a role, or auto", CONF_WORD, set_word, single_role_name, SINGLE_ROLE_N },
 	[CONF_T_ROLE] = { "a role", CONF_WORD, set_word, role_name, ROLE_N },
+	[CONF_T_KEY_NAME] = { "a name", CONF_STR, set_key_name },
+	[CONF_T_SHA256] = { "64 hex digits", CONF_SHORT, set_sha256 },
+	[CONF_T_PRIORITY] = { "an integer of 32 bits", CONF_U32, set_priority, .number = true },
+	[CONF_T_DATE] = { "a date such as 2027-01-31 or 2027-01-31T12:00:00Z", CONF_U64, set_date },
 	[CONF_T_LISTEN] = { "a list of addresses such as [\"0.0.0.0:8000\"]", CONF_LIST, add_listen },
 	[CONF_T_MODELS] = { "a list of model names", CONF_STRS, add_text },
 	[CONF_T_LABELS] = { "a list of labels", CONF_STRS, add_text },
@@ -108,6 +114,7 @@ static const struct {
 	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
 	[CONF_T_DECODE] = { "a list of endpoints such as [{url: \"http://10.0.1.1:8200\"}]", CONF_LIST, NULL },
 	[CONF_T_POOLS] = { "a list of pools", CONF_LIST, NULL },
+	[CONF_T_API_KEYS] = { "a list of keys such as [{name: alice, sha256: ...}]", CONF_LIST, NULL },
 	[CONF_T_OWN] = { "a list or a mapping", CONF_LIST, NULL },
 	// clang-format on
 };
@@ -451,6 +458,59 @@ add_text(const struct conf_key *k, void *base, const char *text, char what[CONF_
 	if ((*n & (*n - 1)) == 0)
 		*v = mem_resize(*v, *n > 0 ? 2 * *n : 1, sizeof(**v));
 	(*v)[(*n)++] = mem_strdup(text);
+	return 0;
+}
+
+/* --- keys of clients -------------------------------------------------------------------------- */
+
+/* The name stands in log lines and in labels as it is. */
+static int
+set_key_name(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	for (const char *p = text; *p != '\0'; p++)
+		if (*p <= ' ' || *p >= 0x7f || strchr("\"'`\\", *p) != NULL)
+			return bad(what,
+				"%.80s cannot be a name: no blank, no quote, no backslash, ASCII only",
+				text);
+	return set_text(k, base, text, what);
+}
+
+static int
+set_sha256(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	char *to = member_at(k, base);
+
+	/* what stands here may be a key by mistake: no message shows it */
+	if (strlen(text) != 2 * CONF_SHA256 || text[strspn(text, "0123456789abcdefABCDEF")] != '\0')
+		return bad(what, "is not %s: write the SHA-256 of the key, not the key",
+			conf_wants(k));
+	for (size_t i = 0; i <= 2 * CONF_SHA256; i++)
+		to[i] = (char)tolower((unsigned char)text[i]);
+	return 0;
+}
+
+static int
+set_priority(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const bool minus = text[0] == '-';
+	uint64_t v;
+	size_t n = conf_digits(text + minus, &v);
+
+	if (n == 0 || text[minus + n] != '\0' || v > (uint64_t)INT32_MAX + minus)
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	*(int32_t *)member_at(k, base) = (int32_t)(minus ? -(int64_t)v : (int64_t)v);
+	return 0;
+}
+
+/* 0 for `never`. */
+static int
+set_date(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	uint64_t s = 0;
+
+	if (strcmp(text, "never") != 0 && !conf_date_parse(text, &s))
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	*(uint64_t *)member_at(k, base) = s;
 	return 0;
 }
 

@@ -32,6 +32,8 @@ write_number(const struct conf_key *k, uint64_t v, FILE *out)
 		(void)fputs(conf_units_show(v, conf_sizes, buf), out);
 	else if (k->type == CONF_T_DURATION || k->type == CONF_T_DURATION_OR_0)
 		(void)fputs(conf_units_show(v, conf_durations, buf), out);
+	else if (k->type == CONF_T_PRIORITY)
+		(void)fprintf(out, "%" PRId32, (int32_t)v);
 	else if (k->type == CONF_T_MODE)
 		(void)fprintf(out, "%04" PRIo64, v);
 	else

@@ -16,6 +16,10 @@
 #define POOL_L(path, type, m, nm, ...) \
 	ROW(path, type, offsetof(struct conf_pool, m), offsetof(struct conf_pool, nm), __VA_ARGS__)
 #define DNS(path, type, m, ...) ROW(path, type, offsetof(struct conf_dns, m), 0, __VA_ARGS__)
+#define CLIENT_KEY(path, type, m, ...) \
+	ROW(path, type, offsetof(struct conf_api_key, m), 0, __VA_ARGS__)
+#define CLIENT_KEY_L(path, type, m, nm, ...) \
+	ROW(path, type, offsetof(struct conf_api_key, m), offsetof(struct conf_api_key, nm), __VA_ARGS__)
 #define EP(path, type, m, ...) ROW(path, type, offsetof(struct conf_endpoint, m), 0, __VA_ARGS__)
 // clang-format on
 
@@ -26,6 +30,7 @@ static const struct conf_key connector_rows[] = {CONF_CONNECTOR_KEYS(POOL)};
 static const struct conf_key endpoint_rows[] = {CONF_ENDPOINT_KEYS(EP, )};
 static const struct conf_key dns_rows[] = {CONF_DNS_KEYS(DNS, )};
 static const struct conf_key file_rows[] = {CONF_FILE_KEYS(EP, )};
+static const struct conf_key client_key_rows[] = {CONF_CLIENT_KEY_KEYS(CLIENT_KEY, CLIENT_KEY_L)};
 
 _Static_assert(
 	sizeof(pool_rows) / sizeof(pool_rows[0]) <= CONF_ENTRY_KEYS, "lines[] of a list's entry");
@@ -42,6 +47,7 @@ const struct conf_keys conf_connector_keys = ROWS(connector_rows);
 const struct conf_keys conf_endpoint_keys = ROWS(endpoint_rows);
 const struct conf_keys conf_file_keys = ROWS(file_rows);
 const struct conf_keys conf_dns_keys = ROWS(dns_rows);
+const struct conf_keys conf_client_key_keys = ROWS(client_key_rows);
 
 void
 conf_blunt(char *s)
@@ -412,6 +418,7 @@ home_of(const struct conf_keys *keys, const char *name)
 		{&conf_connector_keys, "the map of a connector in a pool, such as lmcache: {...}"},
 		{&conf_endpoint_keys, "an entry of prefill or decode"},
 		{&conf_file_keys, "an entry of an endpoints_file"},
+		{&conf_client_key_keys, "an entry of the api_keys_file"},
 	};
 
 	for (size_t i = 0; i < sizeof(homes) / sizeof(homes[0]); i++)

@@ -72,6 +72,14 @@ write_key(struct place *p, const struct conf_key *k, const void *base)
 	(void)fputc('\n', p->out);
 }
 
+static void
+write_file(struct place *p, const struct conf_key *k, const struct conf *c, const void *base)
+{
+	start_line(p, k->path);
+	write_path(p->out, c, *(char *const *)((const char *)base + k->off));
+	(void)fputc('\n', p->out);
+}
+
 /* One entry of prefill, decode or dns: {url: "http://p", weight: 2} */
 static void
 write_entry(FILE *out, const struct conf_keys *keys, const void *entry, const void *def)
@@ -156,13 +164,10 @@ write_pool(FILE *out, const struct conf *c, const struct conf_pool *pool, size_t
 
 		if (k->def != NULL && conf_value_equal(k, pool, &def))
 			continue;
-		if (k->type == CONF_T_FILE) {
-			start_line(&p, k->path);
-			write_path(out, c, *(char *const *)((const char *)pool + k->off));
-			(void)fputc('\n', out);
-		} else {
+		if (k->type == CONF_T_FILE)
+			write_file(&p, k, c, pool);
+		else
 			write_key(&p, k, pool);
-		}
 	}
 	write_map(&p, pool, &def);
 	write_endpoints(&p, pool, ROLE_PREFILL);
@@ -182,7 +187,11 @@ conf_write(const struct conf *c, FILE *out)
 		const struct conf_key *k = &conf_root_keys.key[i];
 		bool automatic = k->type == CONF_T_WORKERS && c->workers_auto;
 
-		if (k->type != CONF_T_POOLS && !automatic && !conf_value_equal(k, c, def))
+		if (k->type == CONF_T_POOLS || automatic || conf_value_equal(k, c, def))
+			continue;
+		if (k->type == CONF_T_FILE)
+			write_file(&p, k, c, c);
+		else
 			write_key(&p, k, c);
 	}
 	(void)fputs("pools:\n", out);

@@ -12,6 +12,7 @@
 #include "master/fleet/state.h"
 #include "master/fleet/version.h"
 #include "master/fleet/waiters.h"
+#include "shm/api_keys.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -30,8 +31,9 @@ struct publish {
 	bool deferred;          /* logged: no arena was free */
 	struct version_cut cut; /* of the current table; logged */
 	struct version_stamp stamp;
-	uint64_t config; /* number of the configuration of the current table */
-	uint64_t cookie; /* of the table before the current one */
+	uint64_t config;      /* number of the configuration of the current table */
+	uint64_t cookie;      /* of the table before the current one */
+	uint64_t keys_config; /* number of the configuration of the current keys */
 };
 
 static void on_soon(evutil_socket_t fd, short what, void *arg);
@@ -198,6 +200,30 @@ log_cut(struct publish *p, struct version_cut cut)
 	p->cut = cut;
 }
 
+/* The keys of clients, where the configuration is another one.  False: no arena is free. */
+static bool
+publish_keys(struct publish *p)
+{
+	struct fleet *f = p->fleet;
+	const struct conf *conf = f->conf;
+	void *arena = NULL;
+	int r;
+
+	if (p->keys_config == f->config_number)
+		return true;
+	if (conf->api_keys_file != NULL) {
+		arena = rcu_keys_arena_get(f->writer);
+		if (arena == NULL)
+			return false;
+		r = api_keys_build(
+			arena, f->seg->keys_arena_bytes, conf->api_keys, conf->napi_keys);
+		assert(r == 0); /* version_check() has seen them fit */
+	}
+	rcu_publish_keys(f->writer, arena);
+	p->keys_config = f->config_number;
+	return true;
+}
+
 static void
 publish_try(struct publish *p)
 {
@@ -205,7 +231,7 @@ publish_try(struct publish *p)
 	void *arena;
 
 	(void)rcu_poll(f->writer);
-	arena = rcu_arena_get(f->writer);
+	arena = publish_keys(p) ? rcu_arena_get(f->writer) : NULL;
 	if (arena == NULL) {
 		if (!p->deferred)
 			log_debug("publication waits: readers hold all former tables",

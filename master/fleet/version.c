@@ -10,6 +10,7 @@
 #include "master/fleet/endpoint.h"
 #include "master/fleet/pool_id.h"
 #include "master/fleet/rows.h"
+#include "shm/api_keys.h"
 #include "shm/base/mem.h"
 #include "shm/core/seg.h"
 #include "shm/table.h"
@@ -142,6 +143,22 @@ table_fits(struct seg *seg, const struct conf *conf)
 	return r == 0;
 }
 
+/* Of the api_keys_file, whose keys may have many models and pools. */
+static bool
+keys_fit(const struct seg *seg, const struct conf *conf, struct conf_error *ret)
+{
+	const size_t bytes = api_keys_bytes(conf->api_keys, conf->napi_keys);
+
+	if (bytes <= seg->keys_arena_bytes)
+		return true;
+	(void)snprintf(ret->key, sizeof(ret->key), "api_keys_file");
+	(void)snprintf(ret->what, sizeof(ret->what),
+		"the keys need %zu bytes, there is room for %zu: raise shared_memory.max_api_keys "
+		"and restart",
+		bytes, seg->keys_arena_bytes);
+	return false;
+}
+
 int
 version_check(const struct fleet *f, const struct conf *conf, struct conf_error *err)
 {
@@ -162,11 +179,13 @@ version_check(const struct fleet *f, const struct conf *conf, struct conf_error 
 			"the endpoint table needs more than its %zu bytes: raise "
 			"shared_memory.max_endpoints and restart",
 			seg->arena_bytes);
+	} else if (!keys_fit(seg, conf, &e)) {
+		pool = NULL;
 	} else {
 		return 0;
 	}
 	(void)snprintf(e.file, sizeof(e.file), "%s", conf->path != NULL ? conf->path : "");
-	e.line = pool->line;
+	e.line = pool != NULL ? pool->line : 0;
 	*err = e;
 	return -1;
 }

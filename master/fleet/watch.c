@@ -92,9 +92,8 @@ add_spot(struct watch *w, const char *dir, const char *name, size_t len, bool ne
 	if (!needed || errno == ENOENT || errno == ENOTDIR || errno == w->failed)
 		return; /* removed meanwhile: the directory above reports that */
 	w->failed = errno;
-	log_warn(
-		"a directory cannot be watched: a changed endpoints_file there counts with the next SIGHUP "
-		"only",
+	log_warn("a directory cannot be watched: a changed file there counts with the next SIGHUP "
+		 "only",
 		LOG_S("directory", dir),
 		LOG_S("reason", errno == ENOSPC ? "fs.inotify.max_user_watches is reached"
 						: strerror(errno)));
@@ -371,8 +370,7 @@ watch_new(struct event_base *base, watch_fn *fn, void *arg)
 	assert(w->look != NULL);
 	w->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	if (w->fd == -1) {
-		log_warn(
-			"no file can be watched: a changed endpoints_file counts with the next SIGHUP only",
+		log_warn("no file can be watched: a changed file counts with the next SIGHUP only",
 			LOG_S("reason", errno == EMFILE ? "fs.inotify.max_user_instances is reached"
 							: strerror(errno)));
 		return w;

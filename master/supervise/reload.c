@@ -184,9 +184,11 @@ on_files(void *arg)
 static void
 watch_files(struct reload *r)
 {
-	char **paths = mem_array(r->conf->npools + 1, sizeof(char *));
+	char **paths = mem_array(r->conf->npools + 2, sizeof(char *));
 	size_t n = 0;
 
+	if (r->conf->watch)
+		paths[n++] = conf_api_keys_path(r->conf);
 	for (size_t i = 0; i < r->conf->npools; i++)
 		if (r->conf->pools[i].watch)
 			paths[n++] = conf_endpoints_path(r->conf, &r->conf->pools[i]);
@@ -360,7 +362,7 @@ begin(struct reload *r)
 }
 
 /*
- * A watched endpoints_file or fleet_file has changed.  Reads the text of the configuration in force again, with the current
+ * A watched endpoints_file, fleet_file or api_keys_file has changed.  Reads the text of the configuration in force again, with the current
  * files.  Attempt 0: no client waits for this reload.
  */
 static void
@@ -385,7 +387,7 @@ read_files(struct reload *r)
 		candidate_drop(&c);
 		return;
 	}
-	log_info("a watched file with endpoints has changed");
+	log_info("a watched file has changed");
 	r->cur = c;
 	put_in_force(r);
 }

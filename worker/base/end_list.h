@@ -24,6 +24,9 @@
 	X(BAD_JSON, "bad_json", 400, "invalid_request_error", "the body is not a JSON object")          \
 	X(NOT_FOUND, "not_found", 404, "not_found_error", "no such path")                               \
 	X(METHOD, "method_not_allowed", 405, "invalid_request_error", "method not allowed")             \
+	X(API_KEY, "invalid_api_key", 401, "invalid_request_error", "a valid API key is needed")        \
+	X(MODEL_NOT_ALLOWED, "model_not_allowed", 403, "invalid_request_error",                         \
+		"the API key may not use this model")                                                   \
 	X(MODEL_NOT_FOUND, "model_not_found", 404, "NotFoundError", "the model does not exist")       \
 	X(RESPONSE_NOT_FOUND, "response_not_found", 404, "invalid_request_error",                       \
 		"no engine has this response")                                                          \

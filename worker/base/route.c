@@ -139,6 +139,12 @@ route_forwards(enum route r)
 	return routes[r].by != ROUTE_BY_US;
 }
 
+bool
+route_needs_key(enum route r)
+{
+	return route_forwards(r) || r == ROUTE_MODELS || r == ROUTE_MODEL;
+}
+
 /* A load balancer in front of the router asks as operators do. */
 static bool
 is_for_all(enum route r)

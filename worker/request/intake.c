@@ -15,6 +15,7 @@
 #include "worker/request/client.h"
 #include "worker/request/cors.h"
 #include "worker/request/forwarded.h"
+#include "worker/request/key.h"
 #include "worker/request/limit.h"
 #include "worker/request/req.h"
 
@@ -119,6 +120,7 @@ static enum req_end
 refusal(struct req *req, const struct http_head *h, const char **detail)
 {
 	const struct http_header *enc = http_header(h, "content-encoding");
+	enum req_end end;
 
 	if (req->job.facts.route == ROUTE_PREFLIGHT)
 		return END_OK;
@@ -133,6 +135,9 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 	if (!route_method_ok(req->job.facts.route, h->method, detail))
 		return END_METHOD;
 	*detail = NULL;
+	end = route_needs_key(req->job.facts.route) ? key_take(req, h, detail) : END_OK;
+	if (end != END_OK)
+		return end;
 	if (!route_forwards(req->job.facts.route))
 		return END_OK;
 	if (route_body(req->job.facts.route) == ROUTE_BODY_NONE && req->job.facts.holder == 0)

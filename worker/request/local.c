@@ -217,12 +217,12 @@ ready(struct req *req, struct evbuffer *out)
 static int
 model(struct req *req, struct evbuffer *out)
 {
-	return model_page(req->w, out, req->job.facts.model);
+	return model_page(req, out, req->job.facts.model);
 }
 
 static int
 models(struct req *req, struct evbuffer *out)
 {
-	models_page(req->w, out);
+	models_page(req, out);
 	return 200;
 }

@@ -8,6 +8,8 @@
 #include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
+#include "worker/request/key.h"
+#include "worker/request/req.h"
 #include "worker/request/table_copy.h"
 
 void
@@ -37,8 +39,10 @@ add_model(struct evbuffer *out, uint64_t created_s, const char *name, const char
 }
 
 int
-model_page(struct worker *w, struct evbuffer *out, const char *name)
+model_page(const struct req *req, struct evbuffer *out, const char *name)
 {
+	const bool may = key_has_model(req, name);
+	struct worker *w = req->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
 	char message[300], card[TABLE_CARD_MAX] = "";
 	const struct table_pool *tp = NULL;
@@ -53,7 +57,7 @@ model_page(struct worker *w, struct evbuffer *out, const char *name)
 			memcpy(card, tp->cards[number], strlen(tp->cards[number]) + 1);
 	}
 	rcu_leave(w->seg, w->slot);
-	if (tp != NULL) {
+	if (tp != NULL && may) {
 		add_model(out, created_s, name, card);
 		return 200;
 	}
@@ -66,18 +70,23 @@ model_page(struct worker *w, struct evbuffer *out, const char *name)
 }
 
 void
-models_page(struct worker *w, struct evbuffer *out)
+models_page(const struct req *req, struct evbuffer *out)
 {
+	struct worker *w = req->w;
+	bool first = true;
 	struct table_models m;
 	const char *name, *card;
 
 	(void)evbuffer_add_printf(out, "{\"object\":\"list\",\"data\":[");
 	(void)table_copy_models(w->seg, w->slot, &m);
 	for (size_t at = 0; at < m.text.n; at = (size_t)(card - m.text.p) + strlen(card) + 1) {
-		if (at > 0)
-			(void)evbuffer_add_printf(out, ",");
 		name = m.text.p + at;
 		card = name + strlen(name) + 1;
+		if (!key_has_model(req, name))
+			continue;
+		if (!first)
+			(void)evbuffer_add_printf(out, ",");
+		first = false;
 		add_model(out, m.created_s, name, card);
 	}
 	membuf_free(&m.text);

@@ -6,11 +6,12 @@
 #pragma once
 
 struct evbuffer;
-struct worker;
+struct req;
 
-/* Writes the list of all models that a pool serves into `out`. */
-void models_page(struct worker *w, struct evbuffer *out);
-/* Writes the page of one model into `out`.  Returns the status: 200, or 404 if no pool serves the model. */
-int model_page(struct worker *w, struct evbuffer *out, const char *name);
+/* Writes the list of all models that a pool serves, and that the request's key may use, into `out`. */
+void models_page(const struct req *req, struct evbuffer *out);
+/* Writes the page of one model into `out`.  Returns the status: 200, or 404 if no pool serves the model, or the key may not use
+ * it. */
+int model_page(const struct req *req, struct evbuffer *out, const char *name);
 /* Writes `s` as a JSON string of at most 256 bytes of text into `out`. */
 void page_add_quoted(struct evbuffer *out, const char *s);

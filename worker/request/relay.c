@@ -526,6 +526,8 @@ relay_error(struct req *req, int status, const char *type, const char *code, con
 	error_json(req, body, type, code, message);
 	if (status == 405 && req->job.detail != NULL)
 		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->job.detail);
+	else if (status == 401 && req->job.end == END_API_KEY)
+		(void)snprintf(head, sizeof(head), "WWW-Authenticate: Bearer\r\n");
 	else
 		retry_after_line(req, head, sizeof(head));
 	relay_reply(req, status, head, strlen(head), "application/json", body, strlen(body));

@@ -43,6 +43,13 @@ enum relay_kind {
 	RELAY_STREAM, /* event by event */
 };
 
+/* The key that a request came with (key.h). */
+struct client_key {
+	char name[CONF_KEY_NAME + 1]; /* "": clients needed none */
+	unsigned char sha256[CONF_SHA256];
+	struct conf_key_terms terms;
+};
+
 struct req {
 	struct job job; /* the part that the attempts see */
 	struct worker *w;
@@ -64,6 +71,7 @@ struct req {
 
 	struct plan plan; /* the request to the scheduler, and its waiter */
 
+	struct client_key key;
 	struct cors cors;
 	struct local_page *page; /* REQ_PAGE: what is written (local.c), else NULL */
 

@@ -35,6 +35,7 @@
 #include "worker/request/access_log.h"
 #include "worker/request/client.h"
 #include "worker/request/intake.h"
+#include "worker/request/key.h"
 #include "worker/request/limit.h"
 #include "worker/request/local.h"
 #include "worker/schedule/plan.h"
@@ -619,7 +620,8 @@ woken(struct waiter *q)
 static void
 body_read(struct req *req)
 {
-	const char *why;
+	const char *why = NULL;
+	enum req_end end;
 
 	if (req->w->quit_ms != 0) {
 		/* the worker exits before the request could end */
@@ -630,6 +632,11 @@ body_read(struct req *req)
 	why = intake_read(req);
 	if (why != NULL) {
 		req_refuse(req, END_BAD_JSON, why);
+		return;
+	}
+	end = key_admit(req, &why);
+	if (end != END_OK) {
+		req_refuse(req, end, why);
 		return;
 	}
 	req_enter(req, REQ_PLAN);

@@ -20,6 +20,7 @@ plan_init(struct plan *p, struct worker *w, void (*woken)(struct waiter *))
 {
 	p->w = p->waiter.w = w;
 	p->waiter.woken = woken;
+	p->priority_max = INT32_MIN;
 }
 
 struct plan *
@@ -184,6 +185,8 @@ look_at_queue(struct plan *p, const struct table_pool *tp)
 		why = priority_read(p->of.text, tp, &q->priority, &p->detail);
 		if (why != END_OK)
 			return why;
+		if (q->priority < p->priority_max) /* the lowest goes first */
+			q->priority = p->priority_max;
 		if (tp->queue.size != 0)
 			q->key = way_queue_key(&p->way, p->of.facts);
 		q->tokens = tokens_of_all(p);

@@ -25,6 +25,7 @@ struct plan {
 	struct demand of; /* read while the request is planned; plan_make() fills facts->pool */
 	/* of X-Request-Timeout-Ms; 0: none, or CLIENT_DEADLINE_WRONG */
 	uint64_t client_deadline_ms;
+	int32_t priority_max; /* the most urgent that its key allows */
 
 	/* chosen */
 	struct way way;

@@ -2111,7 +2111,8 @@ Test(conf, every_key_is_written)
 		"workers: 3\ndns_servers: [\"10.0.0.2\"]\n"
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
 		" max_buffered: 2GiB}\n"
-		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16}\n"
+		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16,\n"
+		" max_api_keys: 17}\n"
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
 		" burst: 7, proxy_networks: [10.9.0.0/16], proxy_protocol: true, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
@@ -2146,7 +2147,8 @@ Test(conf, every_key_is_written)
 		&conf_connector_keys, &conf_endpoint_keys, &conf_dns_keys};
 	/* of files, which have tests of their own; what has no value but the lists' entries */
 	static const char *const apart[] = {"endpoints_file", "fleet_file", "engine_api_key_file",
-		"watch", "prefill_labels", "decode_labels", "mooncake", "p2p_nccl"};
+		"api_keys_file", "watch", "prefill_labels", "decode_labels", "mooncake",
+		"p2p_nccl"};
 	char *text = written(c), name[64];
 
 	expect_round_trip(c, text);

@@ -1,0 +1,124 @@
+"""Keys of clients: the api_keys_file, what a request without a good key gets, and what a key allows."""
+import hashlib
+
+import openai
+import pytest
+import yaml
+
+from procs import MODEL, wait
+from raw import Client
+
+
+def secret(name):
+    return f"pdr-{name}"
+
+
+def row(name, **terms):
+    return {"name": name, "sha256": hashlib.sha256(secret(name).encode()).hexdigest(), **terms}
+
+
+def bearer(name):
+    return [("Authorization", f"Bearer {secret(name)}")]
+
+
+def write(world, *rows):
+    path = world.dir / "keys.yaml"
+    path.write_text(yaml.safe_dump(list(rows)))
+    return str(path)
+
+
+def with_keys(world, *rows, **keys):
+    """A pool of one model in front of two engines, and the router with these keys."""
+    return world.pd(api_keys_file=write(world, *rows), **keys)
+
+
+def code(a):
+    return a.status if a.status == 200 else (a.status, a.error["code"])
+
+
+# --- who may ask --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_good_key_nothing_is_served(world):
+    r, (p,), _ = with_keys(world, row("alice"), row("old", expires="2020-01-01"))
+    for headers, why in ([], "send Authorization"), (bearer("eve"), "no such key"), (bearer("old"), "expired"):
+        a = r.complete(headers=headers)
+        assert code(a) == (401, "invalid_api_key") and why in a.error["message"]
+        assert a["www-authenticate"] == "Bearer"
+    assert code(r.get("/v1/models")) == (401, "invalid_api_key") and p.requests() == []
+    assert [r.get(path).status for path in ("/live", "/ready", "/health", "/metrics", "/version")] == [200] * 5
+    assert r.metric("requests_total", reason="invalid_api_key") == 4
+
+
+def test_a_key_in_either_header(world):
+    r, _, _ = with_keys(world, row("alice"))
+    assert r.complete(headers=bearer("alice")).status == 200
+    assert r.complete(headers=[("authorization", f"bearer  {secret('alice')}")]).status == 200
+    assert r.complete(headers=[("X-Api-Key", secret("alice"))]).status == 200
+    assert code(r.complete(headers=[("Authorization", f"Basic {secret('alice')}")])) == (401, "invalid_api_key")
+    assert r.get("/v1/models", bearer("alice")).status == 200
+
+
+def test_the_sdk_raises_its_own_error(world):
+    r, _, _ = with_keys(world, row("alice"))
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{r.port}/v1", api_key="wrong", max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError) as e:
+            client.completions.create(model=MODEL, prompt="hi")
+    assert e.value.code == "invalid_api_key"
+
+
+# --- the file changes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_counts_at_once_on_open_connections(world):
+    r, _, _ = with_keys(world, row("alice"), row("bob"))
+    pids = r.children()
+    with Client(r.address) as c:
+        body = {"model": MODEL, "prompt": "hi", "max_tokens": 1}
+        assert c.post("/v1/completions", body, bearer("alice")).status == 200
+        write(world, row("bob"))
+        assert r.ctl("reload").returncode == 0
+        assert c.post("/v1/completions", body, bearer("bob")).status == 200
+        assert code(c.post("/v1/completions", body, bearer("alice"))) == (401, "invalid_api_key")
+    r.reload(api_keys_file="")
+    assert r.complete().status == 200
+    assert r.children() == pids and r.metric("generation") == 1
+    r.look_over()
+
+
+def test_a_watched_file_counts_without_a_signal(world):
+    r, _, _ = with_keys(world, row("alice"), watch=True)
+    write(world, row("bob"))
+    wait("bob's key", lambda: r.complete(headers=bearer("bob")).status == 200)
+    assert r.complete(headers=bearer("alice")).status == 401
+    (world.dir / "keys.yaml").write_text("- {name: carol, sha256: 12}\n")
+    line = wait("what is wrong", lambda: r.lines("reload refused, the configuration in force stays"))[0]
+    assert "keys.yaml:1: [0].sha256: is not 64 hex digits" in line["error"]
+    assert r.complete(headers=bearer("bob")).status == 200
+
+
+# --- what a key may use -------------------------------------------------------------------------------------------------
+
+
+def models_of(r, name):
+    return sorted(m["id"] for m in r.get("/v1/models", bearer(name)).json()["data"])
+
+
+def test_a_key_uses_its_models_and_pools_alone(world):
+    p, d, q, e = (world.engine(role, model=name) for name in (MODEL, "qwen-7b") for role in ("prefill", "decode"))
+    keys = write(world, row("all"), row("qwen", models=["qwen*"]), row("a", pools=["a"]))
+    r = world.router(world.pool([p], [d], name="a"), world.pool([q], [e], name="b", models=["qwen-7b"]), api_keys_file=keys)
+    refused = (403, "model_not_allowed")
+    for name, sim, qwen in ("all", 200, 200), ("qwen", refused, 200), ("a", 200, refused):
+        assert code(r.complete(headers=bearer(name))) == sim
+        assert code(r.complete(headers=bearer(name), model="qwen-7b")) == qwen
+        assert models_of(r, name) == [m for m, may in (("qwen-7b", qwen), (MODEL, sim)) if may == 200]
+        assert r.get(f"/v1/models/{MODEL}", bearer(name)).status == (200 if sim == 200 else 404)
+    assert code(r.complete(headers=bearer("all"), model="none")) == (404, 404)
+    assert code(r.complete(headers=bearer("qwen"), model="none")) == refused
+
+
+def test_a_request_without_a_model_needs_all_of_the_pool(world):
+    r, _, _ = with_keys(world, row("sim", models=["sim-*"]), row("other", models=["other"]))
+    for name, want in ("sim", 200), ("other", (403, "model_not_allowed")):
+        assert code(r.post("/v1/completions", {"prompt": "hi", "max_tokens": 1}, bearer(name))) == want

@@ -1,0 +1,158 @@
+#include "worker/request/key.h"
+
+#include <openssl/sha.h>
+#include <string.h>
+#include <time.h>
+
+#include "proto/http/http.h"
+#include "shm/api_keys.h"
+#include "shm/core/rcu.h"
+#include "shm/table.h"
+#include "worker/base/core.h"
+#include "worker/request/req.h"
+#include "worker/schedule/way.h"
+
+static const char no_key[] = "the request has none: send Authorization: Bearer, or x-api-key";
+static const char unknown_key[] = "no such key";
+static const char expired_key[] = "the key has expired";
+
+/* Returns the credentials of Authorization: Bearer, as OpenAI's clients send them, else those of
+ * x-api-key, as Anthropic's do. */
+static struct span
+key_of(const struct http_head *h)
+{
+	static const char bearer[] = "bearer ";
+	const struct http_header *f = http_header(h, "authorization");
+	struct span key;
+
+	if (f != NULL && f->value.n >= sizeof(bearer) - 1 &&
+		span_is((struct span){f->value.p, sizeof(bearer) - 1}, bearer)) {
+		key = (struct span){
+			f->value.p + sizeof(bearer) - 1, f->value.n - sizeof(bearer) + 1};
+		while (key.n > 0 && *key.p == ' ') {
+			key.p++;
+			key.n--;
+		}
+		return key;
+	}
+	f = http_header(h, "x-api-key");
+	return f != NULL ? f->value : (struct span){NULL, 0};
+}
+
+static enum req_end
+refuse(const char *why, const char **ret_detail)
+{
+	*ret_detail = why;
+	return END_API_KEY;
+}
+
+/* In the read section. */
+static enum req_end
+check(const struct api_key *k, const char **ret_detail)
+{
+	if (k == NULL)
+		return refuse(unknown_key, ret_detail);
+	if (k->terms.expires_s != 0 && (uint64_t)time(NULL) >= k->terms.expires_s)
+		return refuse(expired_key, ret_detail);
+	return END_OK;
+}
+
+enum req_end
+key_take(struct req *req, const struct http_head *h, const char **ret_detail)
+{
+	const struct worker *w = req->w;
+	struct client_key *key = &req->key;
+	const struct api_keys *keys;
+	const struct api_key *k;
+	struct span text;
+	enum req_end end = END_OK;
+
+	if (!rcu_has_keys(w->seg))
+		return END_OK;
+	text = key_of(h);
+	if (text.n == 0)
+		return refuse(no_key, ret_detail);
+	(void)SHA256((const unsigned char *)text.p, text.n, key->sha256);
+	(void)rcu_enter(w->seg, w->slot);
+	keys = rcu_keys(w->seg);
+	if (keys != NULL) { /* else it has just been removed */
+		k = api_keys_find(keys, key->sha256);
+		end = check(k, ret_detail);
+		if (end == END_OK) {
+			memcpy(key->name, k->name, sizeof(key->name));
+			key->terms = k->terms;
+		}
+	}
+	rcu_leave(w->seg, w->slot);
+	return end;
+}
+
+/* Of a request that names no model, any model of the pool may be the answer's. */
+static bool
+has_all_models(const struct api_key *k, const struct table_pool *tp)
+{
+	for (uint32_t i = 0; i < tp->nmodels && k->nmodels > 0; i++)
+		if (!api_key_has_model(k, tp->models[i]))
+			return false;
+	return k->nmodels == 0 || tp->nmodels > 0;
+}
+
+static bool
+may_use(const struct api_key *k, const struct facts *facts, const struct table *t)
+{
+	uint32_t model;
+	const struct table_pool *tp = way_pool(facts, t, &model);
+
+	if (tp != NULL && !api_key_has_pool(k, tp->name))
+		return false;
+	if (facts->model[0] != '\0')
+		return api_key_has_model(k, facts->model);
+	return tp == NULL || has_all_models(k, tp); /* without a pool it will be refused anyway */
+}
+
+enum req_end
+key_admit(struct req *req, const char **ret_detail)
+{
+	const struct worker *w = req->w;
+	const struct api_keys *keys;
+	const struct api_key *k;
+	const struct table *t;
+	enum req_end end;
+
+	if (req->key.name[0] == '\0')
+		return END_OK;
+	t = rcu_enter(w->seg, w->slot);
+	keys = rcu_keys(w->seg);
+	k = keys != NULL ? api_keys_find(keys, req->key.sha256) : NULL;
+	end = keys != NULL ? check(k, ret_detail) : END_OK;
+	if (end == END_OK && k != NULL) {
+		req->plan.priority_max = k->terms.priority_max;
+		if (!may_use(k, &req->job.facts, t))
+			end = END_MODEL_NOT_ALLOWED;
+	}
+	rcu_leave(w->seg, w->slot);
+	return end;
+}
+
+bool
+key_has_model(const struct req *req, const char *model)
+{
+	const struct worker *w = req->w;
+	const struct table *t;
+	const struct table_pool *tp;
+	const struct api_keys *keys;
+	const struct api_key *k;
+	uint32_t number;
+	bool may;
+
+	if (req->key.name[0] == '\0')
+		return true;
+	t = rcu_enter(w->seg, w->slot);
+	keys = rcu_keys(w->seg);
+	k = keys != NULL ? api_keys_find(keys, req->key.sha256) : NULL;
+	tp = t != NULL ? table_pool_by_model(t, model, &number) : NULL;
+	may = keys == NULL || (k != NULL && tp != NULL && api_key_has_pool(k, tp->name) &&
+				      api_key_has_model(k, model));
+	rcu_leave(w->seg, w->slot);
+	return may;
+}
