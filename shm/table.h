@@ -55,6 +55,8 @@ struct table_endpoint {
 	uint32_t dp_ranks; /* 0: none */
 	/* number of notices that say that the KV has arrived; 0: the prefill answer says it */
 	uint8_t notices;
+	/* what the engine is sent in place of the client's key, "": none at all; NULL: the client's key */
+	const char *key;
 };
 
 /* What a selection reads of an endpoint, side by side. */
@@ -93,6 +95,7 @@ struct table_pool {
 	struct conf_ejection ejection;
 	struct conf_queue queue;
 	const char *priority_header; /* "": none */
+	const char *key;             /* of its engines (table_endpoint.key); NULL: none has one */
 	/* tokens: the most that a decode engine reports; 0: not every one has reported */
 	uint32_t max_context;
 	uint32_t n[ROLE_N];

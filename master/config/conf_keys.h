@@ -238,7 +238,9 @@ K("priority_header", HEADER, priority_header, 0, 127, "X-Vllm-Priority", LIVE,		
 K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
 	"path of health probes")									\
 K("engine_api_key_file", FILE, engine_api_key_file, 0, 4095, "", LIVE,						\
-	"file with the key that the router's own probes send to these engines; \"\": none")			\
+	"file with the key that these engines are sent, in place of the client's; \"\": none")			\
+K("trust_found", BOOL, trust_found, 0, 0, "false", LIVE,						\
+	"true: engines found by dns and announcements are sent that key, too")				\
 K("load_metrics.running", TEXT, metric_running, 0, 127, "", LIVE,					\
 	"engine metric with the number of running requests; \"\": the names of vLLM and SGLang")		\
 K("load_metrics.waiting", TEXT, metric_waiting, 0, 127, "", LIVE,					\

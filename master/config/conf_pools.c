@@ -266,6 +266,14 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 	return check_others(r, p, lines);
 }
 
+void
+conf_wipe_keys(const struct conf *conf)
+{
+	for (size_t i = 0; i < conf->npools; i++)
+		if (conf->pools[i].api_key != NULL)
+			explicit_bzero(conf->pools[i].api_key, strlen(conf->pools[i].api_key));
+}
+
 static int
 read_pool(struct conf_read *r, yaml_node_t *item)
 {

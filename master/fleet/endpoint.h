@@ -41,7 +41,6 @@ struct endpoint {
 
 	/* W: fleet.c */
 	const char *source;              /* "config", or who found it; NULL while it drains */
-	bool found;                      /* is in no list of the configuration */
 	char kv_addr[ANNOUNCED_ADDRESS]; /* of an announced one, else "" */
 
 	/* W: state.c */

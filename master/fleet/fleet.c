@@ -324,7 +324,7 @@ on_discover(const struct discover_event *ev, void *arg)
 	ep->engine.pool = ev->pool;
 	ep->engine.conf = ev->endpoint;
 	ep->source = ev->source;
-	ep->found = ev->found;
+	ep->engine.found = ev->found;
 	(void)snprintf(ep->kv_addr, sizeof(ep->kv_addr), "%s", ev->kv_addr);
 	f->order[f->norder++] = ep;
 	fo->configured += !ev->found;

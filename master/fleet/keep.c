@@ -134,7 +134,7 @@ keep_back(struct keep *k, const struct endpoint *ep)
 void
 keep_away(struct keep *k, const struct endpoint *ep)
 {
-	if (ep->found || conf_pool_file(ep->engine.pool) != NULL)
+	if (ep->engine.found || conf_pool_file(ep->engine.pool) != NULL)
 		add(k, ep->engine.url, ep->engine.pool_name, ep->engine.role);
 }
 

@@ -283,6 +283,19 @@ group_number(const struct conf_pool *pool, const char *group)
 	return 0;
 }
 
+/* One copy for all engines of a pool: the first that is sent the key has it. */
+static const char *
+key_of(struct table_builder *b, struct table_pool *tp, const struct engine *e)
+{
+	if (e->pool->api_key == NULL)
+		return NULL;
+	if (engine_key(e) == NULL)
+		return "";
+	if (tp->key == NULL)
+		tp->key = table_str(b, e->pool->api_key);
+	return tp->key;
+}
+
 void
 rows_fill_endpoint(struct table_builder *b, struct table_endpoint *te, const struct endpoint *ep,
 	uint32_t pool_row, bool share_names)
@@ -299,6 +312,7 @@ rows_fill_endpoint(struct table_builder *b, struct table_endpoint *te, const str
 	te->authority = table_str(b, ep->engine.authority);
 	te->host = table_str(b, ep->engine.at.host);
 	te->prefix = table_str(b, ep->engine.at.prefix);
+	te->key = key_of(b, table_pool_at(b, pool_row), &ep->engine);
 	fill_runtime(b, te, ep);
 	fill_endpoint_models(b, te, ep, table_pool_at(b, pool_row), share_names);
 }

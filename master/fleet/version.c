@@ -55,12 +55,12 @@ leave_out_found(const struct fleet *f)
 	size_t n = 0;
 
 	for (size_t i = 0; i < f->norder; i++)
-		n += f->order[i]->found && rows_has(f->order[i]);
+		n += f->order[i]->engine.found && rows_has(f->order[i]);
 	if (n == 0)
 		return false;
 	n = (n + 1) / 2;
 	for (size_t i = f->norder; n > 0; i--)
-		if (f->order[i - 1]->found && rows_has(f->order[i - 1])) {
+		if (f->order[i - 1]->engine.found && rows_has(f->order[i - 1])) {
 			f->order[i - 1]->no_room = true;
 			n--;
 		}

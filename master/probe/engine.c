@@ -69,3 +69,9 @@ engine_shortage(struct engine *e, const char *why)
 	log_error("engines cannot be probed: this machine lacks resources; their states stay",
 		LOG_S("reason", why));
 }
+
+const char *
+engine_key(const struct engine *e)
+{
+	return e->found && e->pool->trust_found == 0 ? NULL : e->pool->api_key;
+}

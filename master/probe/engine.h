@@ -81,6 +81,7 @@ struct engine {
 	const struct conf_pool *pool;     /* NULL: it is not probed */
 	const struct conf_endpoint *conf; /* NULL: it is not probed */
 	uint32_t slot;                    /* of its words in shared memory, or ENGINE_NO_SLOT */
+	bool found;                       /* fact: it is in no list of the configuration */
 
 	/* W: health.c; models, models_number and runtime: learn.c */
 	struct ep_addr addr; /* proven by a probe, or given as a literal; family 0: none yet */
@@ -112,6 +113,9 @@ void engine_fini(struct engine *e);
  * Each engine has its own fixed offset in the grid, so probes are spread evenly over the interval.
  */
 uint64_t engine_wait_ms(const struct engine *e, uint64_t now_ms, uint64_t interval_ms);
+
+/* The key that the engine is sent, or NULL.  A found engine gets none unless its pool trusts it. */
+const char *engine_key(const struct engine *e);
 
 /* A probe failed because this machine lacks descriptors or memory.  Logged at most every 10 s. */
 void engine_shortage(struct engine *e, const char *why);

@@ -476,7 +476,7 @@ send_probe(struct health *h)
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = e->pool->health_path,
-				    .api_key = e->pool->api_key,
+				    .api_key = engine_key(e),
 				    .timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms,
 				    .max_body = HEALTH_BODY_MAX,
 				    /* of an engine that may go at once nothing is left to close */

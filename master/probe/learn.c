@@ -88,7 +88,7 @@ send_query(struct learn *l, enum query q)
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = queries[q].path,
-				    .api_key = e->pool->api_key,
+				    .api_key = engine_key(e),
 				    .timeout_ms = TIMEOUT_MS,
 				    .max_body = BODY_MAX,
 				    .want_body = true,

@@ -101,7 +101,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = "/metrics",
-				    .api_key = e->pool->api_key,
+				    .api_key = engine_key(e),
 				    .timeout_ms = TIMEOUT_MS,
 				    .max_body = PROBE_BODY_MAX,
 				    .piece = on_piece,

@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "master/config/conf.h"
 #include "master/supervise/harden.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -108,6 +109,7 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	if (getppid() != h->master_pid)
 		_exit(CHILD_EXIT_OK);
+	conf_wipe_keys(h->conf);
 	(void)snprintf(name, sizeof(name), "pdr-%s", kind->name);
 	(void)prctl(PR_SET_NAME, name, 0, 0, 0);
 	log_init(kind->name, h->slot);

@@ -218,7 +218,9 @@ struct conf_pool {
 	char *priority_header;                 /* of an integer, the lowest goes first; or NULL */
 	char *health_path;                     /* default by engine: /health, /ready */
 	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
-	char *engine_api_key_file, *api_key;   /* for the master's own requests; NULL: none */
+	char *engine_api_key_file, *api_key;   /* what its engines are sent; NULL: none */
+	uint32_t
+		trust_found; /* 1: engines that are in no list of the configuration are sent it, too */
 	/* or NULL, one of both at most; the endpoints are already in the list below */
 	char *endpoints_file, *fleet_file;
 	uint32_t watch; /* 1: a change of that file is applied without SIGHUP */

@@ -5,7 +5,8 @@ import openai
 import pytest
 import yaml
 
-from procs import MODEL, wait
+from nameserver import NameServer
+from procs import MODEL, free_port, wait
 from raw import Client
 
 
@@ -122,3 +123,54 @@ def test_a_request_without_a_model_needs_all_of_the_pool(world):
     r, _, _ = with_keys(world, row("sim", models=["sim-*"]), row("other", models=["other"]))
     for name, want in ("sim", 200), ("other", (403, "model_not_allowed")):
         assert code(r.post("/v1/completions", {"prompt": "hi", "max_tokens": 1}, bearer(name))) == want
+
+
+# --- what engines get ---------------------------------------------------------------------------------------------------
+
+
+def engine_key(world):
+    path = world.dir / "engine.key"
+    path.write_text("sk-engine")
+    return str(path)
+
+
+def sent(*engines):
+    """The key headers of the last request at each."""
+    return [[e.last()[name] for name in ("authorization", "x-api-key")] for e in engines]
+
+
+BOTH = [*bearer("alice"), ("X-Api-Key", secret("alice")), ("X-Other", "1")]
+
+
+def test_a_key_of_the_router_is_none_of_an_engine(world):
+    r, (p,), (d,) = with_keys(world, row("alice"))
+    assert r.complete(headers=BOTH).status == 200
+    assert sent(p, d) == [[None, None]] * 2 and p.last()["x-other"] == d.last()["x-other"] == "1"
+
+
+def test_the_engines_own_key_replaces_the_clients(world):
+    r, (p,), (d,) = world.pd(engine={"api_key": "sk-engine"}, pool={"engine_api_key_file": engine_key(world)})
+    for headers in [], BOTH:
+        assert r.complete(headers=headers).status == 200
+        assert sent(p, d) == [["Bearer sk-engine", None]] * 2
+    r.reload(api_keys_file=write(world, row("alice")))
+    assert r.complete(headers=BOTH).status == 200 and sent(p, d) == [["Bearer sk-engine", None]] * 2
+
+
+def test_without_either_the_clients_key_passes(world):
+    r, (p,), (d,) = world.pd()
+    assert r.complete(headers=BOTH).status == 200
+    assert sent(p, d) == [["Bearer pdr-alice", "pdr-alice"]] * 2
+
+
+def test_a_found_engine_is_sent_no_key_unless_it_is_trusted(world):
+    p, d, names = world.engine("prefill", host="127.0.0.2", port=free_port()), world.engine("decode"), NameServer()
+    names.set("p.test", "127.0.0.2")
+    pool = world.pool([], [d], dns=[{"name": "p.test", "port": p.port, "role": "prefill"}], engine_api_key_file=engine_key(world))
+    r = world.router(pool, dns_servers=[names.address])
+    assert r.complete(headers=BOTH).status == 200
+    assert sent(p, d) == [[None, None], ["Bearer sk-engine", None]]
+    r.reload(pools=[{**pool, "trust_found": True}])
+    assert r.complete(headers=BOTH).status == 200
+    assert sent(p, d) == [["Bearer sk-engine", None]] * 2
+    names.close()

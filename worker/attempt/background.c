@@ -58,15 +58,16 @@ compose_background(struct leg *leg, struct leg_message *m)
 {
 	const struct background *e = (const struct background *)leg; /* its first member */
 	const struct endpoint *ep = leg->ep;
+	const char *key = ep->key_line != NULL ? ep->key_line : e->key;
 
 	m->body_len = strlen(e->body);
 	m->segs[0] = (struct splice_seg){e->body, m->body_len};
 	m->nsegs = 1;
-	m->headers = (struct span){e->key, strlen(e->key)};
+	m->headers = (struct span){"", 0};
 	m->nlines = (size_t)snprintf(m->lines, sizeof(m->lines),
 		"POST %s%s HTTP/1.1\r\nHost: %s\r\n"
-		"Content-Type: application/json\r\nContent-Length: %zu\r\n",
-		ep->prefix, e->path, ep->authority, m->body_len);
+		"Content-Type: application/json\r\nContent-Length: %zu\r\n%s",
+		ep->prefix, e->path, ep->authority, m->body_len, key);
 	return true;
 }
 

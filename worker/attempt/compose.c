@@ -55,8 +55,10 @@ lines(struct leg *leg, struct leg_message *m, const char *method, const char *pa
 		lines_number(&l, (uint64_t)a->t.rank[kind]);
 	}
 	lines_put(&l, "\r\n");
+	if (leg->ep->key_line != NULL)
+		lines_put(&l, leg->ep->key_line);
 	m->nlines = l.n;
-	m->headers = (struct span){a->t.of.text->headers, a->t.of.text->headers_len};
+	m->headers = text_lines(a->t.of.text, leg->ep->key_line == NULL);
 }
 
 static void

@@ -51,6 +51,7 @@ text_with_body(const struct text *of, char *body, size_t len)
 	buffered_add(text->w, (int64_t)len);
 	text->headers = mem_strndup(of->headers, of->headers_len);
 	text->headers_len = of->headers_len;
+	text->key_lines_len = of->key_lines_len;
 	if (of->query != NULL)
 		text->query = mem_strndup(of->query, strlen(of->query));
 	return text;
@@ -93,6 +94,13 @@ text_header(const struct text *text, const char *name)
 		line += len;
 	}
 	return (struct span){NULL, 0};
+}
+
+struct span
+text_lines(const struct text *text, bool with_key)
+{
+	return (struct span){
+		text->headers, text->headers_len - (with_key ? 0 : text->key_lines_len)};
 }
 
 char *

@@ -23,9 +23,10 @@ struct text {
 	size_t body_cap; /* counted by buffered_add() */
 	/* the body's members; NULL: the body is no JSON, or text_drop_doc() was called */
 	struct splice *doc;
-	char *headers; /* end-to-end header lines, each with CRLF */
+	char *headers; /* end-to-end header lines, each with CRLF; those with the client's key come last */
 	size_t headers_len;
-	char *query; /* of the target, or NULL */
+	size_t key_lines_len; /* of the lines with the key */
+	char *query;          /* of the target, or NULL */
 };
 
 /* Returns a new text without bytes; the caller has its one reference. */
@@ -42,6 +43,8 @@ const char *text_scan(struct text *text);
 void text_drop_doc(struct text *text);
 /* Returns the value of a header line; an empty span if there is none. */
 struct span text_header(const struct text *text, const char *name);
+/* Returns the header lines, with the client's key or without. */
+struct span text_lines(const struct text *text, bool with_key);
 /* Returns a copy of the client's Authorization line with its CRLF; "" if there is none.  The
  * caller frees it. */
 char *text_copy_key(const struct text *text);

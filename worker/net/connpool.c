@@ -62,6 +62,7 @@ endpoint_unref(struct endpoint *ep)
 	free(ep->bootstrap_host);
 	free(ep->kv_addr);
 	free(ep->disagg_spec);
+	mem_free_secret(ep->key_line);
 	free(ep->learned);
 	free(ep);
 }
@@ -140,6 +141,14 @@ replace(char **text, const char *with)
 	*text = mem_strdup(with);
 }
 
+static char *
+key_line(const char *key)
+{
+	if (key == NULL || key[0] == '\0')
+		return mem_strdup(key);
+	return mem_printf("Authorization: Bearer %s\r\n", key);
+}
+
 /* Copies values that the master may have learned since. */
 static void
 refresh(struct endpoint *ep, const struct table_endpoint *te, const struct table *t)
@@ -153,6 +162,8 @@ refresh(struct endpoint *ep, const struct table_endpoint *te, const struct table
 	ep->bootstrap_port = te->bootstrap_port;
 	ep->dp_ranks = te->dp_ranks;
 	ep->notices = te->notices;
+	mem_free_secret(ep->key_line);
+	ep->key_line = key_line(te->key);
 }
 
 /* What was learned of the engine's former life is void. */
@@ -224,6 +235,7 @@ connpool_aside(const struct endpoint *ep, uint16_t port)
 	aside->addr = ep->addr;
 	aside->addr.port = port;
 	aside->tcp_user_ms = ep->tcp_user_ms;
+	aside->key_line = mem_strdup(ep->key_line);
 	aside->url = mem_strdup(ep->url);
 	aside->host = mem_strdup(ep->host);
 	aside->prefix = mem_strdup("");

@@ -46,6 +46,8 @@ struct endpoint {
 	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */
 	uint32_t bootstrap_port, dp_ranks;
 	uint8_t notices;
+	/* the header line that it is sent in place of the client's key, "": none; NULL: the client's */
+	char *key_line;
 	/* what this worker has learned of the engine: forgotten when a leg to it fails, and when the
 	 * engine begins a new life */
 	char *learned; /* NixlPush: its identity; Mooncake: its engine ids; raw JSON, or NULL */

@@ -70,8 +70,9 @@ enum leg_event {
 	LEG_EV_N
 };
 
-/* prefix 128 + path + query 2000 (ROUTE_QUERY_MAX) + authority 262 + id 512 + words */
-#define LEG_LINES 4096
+/* prefix 128 + path + query 2000 (ROUTE_QUERY_MAX) + authority 262 + id 512 + words, and the engine's
+ * key 4096 */
+#define LEG_LINES 8448
 
 /* A request as its owner fills it.  All but `lines` must live until the answer has begun. */
 struct leg_message {

@@ -67,21 +67,40 @@ take_response(struct req *req, struct span path)
 	f->holder = response_id_engine(f->response);
 }
 
+static bool
+is_key(struct span name)
+{
+	return span_is(name, "authorization") || span_is(name, "x-api-key");
+}
+
 static void
 take_headers(struct req *req, const struct http_head *h)
 {
-	size_t need = 0, n = 0;
+	struct text *text = req->job.text;
+	size_t need = 0, n = 0, nkeys = 0;
 
 	for (size_t i = 0; i < h->nheaders; i++)
 		need += h->headers[i].name.n + h->headers[i].value.n + 4;
-	req->job.text->headers = mem_zero(need + 1);
+	text->headers = mem_zero(need + 1);
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const struct http_header *f = &h->headers[i];
 
-		if (!f->hop && !http_is_ours(f->name))
-			n += http_line(req->job.text->headers + n, f);
+		if (f->hop || http_is_ours(f->name))
+			continue;
+		if (is_key(f->name))
+			nkeys++;
+		else
+			n += http_line(text->headers + n, f);
 	}
-	req->job.text->headers_len = n;
+	text->headers_len = n;
+	/* a key of the router is none of an engine */
+	for (size_t i = 0; i < h->nheaders && nkeys > 0 && req->key.name[0] == '\0'; i++)
+		if (!h->headers[i].hop && is_key(h->headers[i].name)) {
+			text->headers_len +=
+				http_line(text->headers + text->headers_len, &h->headers[i]);
+			nkeys--;
+		}
+	text->key_lines_len = text->headers_len - n;
 }
 
 static void

@@ -545,6 +545,18 @@ Test(learn, the_key_goes_with_every_query)
 	keys_are(f, "Bearer sk-1");
 }
 
+Test(learn, a_found_engine_gets_no_key_unless_its_pool_trusts_it)
+{
+	struct conf_pool pool = {.api_key = (char[]){"sk-1"}};
+	struct engine e = {.pool = &pool};
+
+	cr_assert_str_eq(engine_key(&e), "sk-1");
+	e.found = true;
+	cr_assert_null(engine_key(&e));
+	pool.trust_found = 1;
+	cr_assert_str_eq(engine_key(&e), "sk-1");
+}
+
 static bool
 ramps(const struct fake *f)
 {
