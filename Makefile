@@ -82,9 +82,9 @@ units: $(UNIT_BIN)
 $(B)/pdrouter: $(call obj,master/main.c) $(PROC_OBJ) $(LIB_OBJ)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
-$(B)/pdctl: $(call obj,master/pdctl/pdctl.c)
+$(B)/pdctl: $(call obj,$(wildcard master/pdctl/*.c))
 	$(call say,LD $@)
-	$(Q)$(CC) $(LF) -o $@ $^
+	$(Q)$(CC) $(LF) -o $@ $^ -lcrypto
 $(B)/pdfleet: $(call obj,$(wildcard master/pdfleet/*.c master/topology/*.c master/config/*.c shm/base/*.c proto/http/*.c proto/json/*.c))
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -lyaml -lhttp_parser -ljson-c -lm

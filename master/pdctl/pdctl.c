@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "master/pdctl/key.h"
+
 #define DEFAULT_SOCKET "/run/pdrouter/control.sock"
 #define ANSWER_S 5 /* for all commands but reload, which waits for the new workers */
 
@@ -47,6 +49,8 @@ static const struct {
 	{"undrain", TAKES_ENDPOINT, false,
 		"ends a drain or an ejection: ENDPOINT gets new requests again"},
 	{"fleet", 0, false, "the fleet file: pdctl fleet --help"},
+	{"key", 0, false,
+		"key new NAME: prints a new key for a client, and its row for the api_keys_file"},
 	{"ping", 0, false, "prints nothing; exits 0 if pdrouter answers"},
 	{"version", 0, false, "prints the version of pdctl"},
 };
@@ -70,7 +74,8 @@ usage(FILE *out)
 			   "       pdctl [-s SOCKET] drain ENDPOINT [--role ROLE] [--pool POOL] "
 			   "[--wait [--timeout S]]\n"
 			   "       pdctl [-s SOCKET] undrain ENDPOINT [--role ROLE] [--pool POOL]\n"
-			   "       pdctl fleet check | plan ...\n\n");
+			   "       pdctl fleet check | plan ...\n"
+			   "       pdctl key new NAME\n\n");
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		(void)fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].help);
 	(void)fprintf(out,
@@ -325,6 +330,8 @@ run(struct line *l, int nargs)
 		return wrong("a command is needed");
 	if (strcmp(l->command, "fleet") == 0)
 		return wrong("fleet is the first word: pdctl fleet ...");
+	if (strcmp(l->command, "key") == 0)
+		return wrong("key is the first word: pdctl key new NAME");
 	while (i < n && strcmp(l->command, commands[i].name) != 0)
 		i++;
 	if (i == n)
@@ -362,6 +369,15 @@ run_fleet(char **argv)
 	return fail(path, strerror(errno));
 }
 
+static int
+run_key(char **argv)
+{
+	const char *what;
+	const int code = key_command(argv, &what);
+
+	return what != NULL ? wrong("%s", what) : code;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -382,6 +398,8 @@ main(int argc, char **argv)
 
 	if (argc > 1 && strcmp(argv[1], "fleet") == 0)
 		return run_fleet(argv + 1);
+	if (argc > 1 && strcmp(argv[1], "key") == 0)
+		return run_key(argv + 2);
 	while ((opt = getopt_long(argc, argv, "s:jhV", longs, NULL)) != -1) {
 		switch (opt) {
 		case 's':
