@@ -17,8 +17,12 @@
  *     its CAS while the set reassigns 32,768 entries could succeed late: then a client is forgotten, or has
  *     two entries until one is idle.)
  *
+ *   - Tokens are charged while the request is counted, so to its own client.  An entry that owes tokens is
+ *     not freed: who frees it reads `held` before `paid`, and a charge in between changes `held` twice.
+ *
  * The arrival time is the generic cell rate algorithm (ITU-T I.371): a request passes if it is not more than
- * burst - 1 intervals early.
+ * burst - 1 intervals early.  `paid` is the same with tokens for cells and a minute's tokens for the burst, but
+ * for one thing: a request is charged when it has ended, whatever it has used.
  */
 #include "shm/quota.h"
 
@@ -33,6 +37,9 @@
 #define CLOCKS_APART_NS (10 * SECOND_NS) /* a worker may be stopped after it has read the clock */
 /* bits of a hash that choose the set; the other bits are its tag */
 #define SET_BITS 20
+#define MINUTE_NS (60 * SECOND_NS)
+#define DEBT_MOST_NS (24 * 60 * MINUTE_NS) /* no request costs more */
+#define TOKENS_MOST (UINT64_C(1) << 28)    /* of one request: times MINUTE_NS it fits a word */
 #define NONE UINT32_MAX
 #define AGAIN (UINT32_MAX - 1)
 
@@ -100,6 +107,7 @@ settle(struct seg *seg, struct quota_set *set, uint64_t last)
 	const uint64_t key = quota_last_key(last);
 
 	if (settle_word(seg, set, last, &set->tat[way], 0) &&
+		settle_word(seg, set, last, &set->paid[way], 0) &&
 		settle_word(
 			seg, set, last, &set->held[way], quota_held_idle(quota_key_life(key))) &&
 		/* the key last: from here on the entry is found */
@@ -123,22 +131,31 @@ find(const struct quota_set *set, uint64_t tag, uint64_t *ret_life)
 	return NONE;
 }
 
+/* For how long tokens will be owed.  A word beyond all debts was written by no worker. */
+static uint64_t
+debt_ns(uint64_t paid, uint64_t now_ns)
+{
+	return paid > now_ns && paid - now_ns <= DEBT_MOST_NS + CLOCKS_APART_NS ? paid - now_ns : 0;
+}
+
 /* An entry that is free or was freed now: of the idle entries the one with the oldest arrival
- * time, whose client loses least.  NONE: all are busy.  AGAIN: the entry became busy meanwhile. */
+ * time, whose client loses least.  NONE: all are busy, or owe tokens.  AGAIN: the entry became busy meanwhile. */
 static uint32_t
-make_room(struct seg *seg, struct quota_set *set, uint32_t *evicted)
+make_room(struct seg *seg, struct quota_set *set, uint64_t now_ns, uint32_t *evicted)
 {
 	uint64_t oldest = UINT64_MAX, held = 0;
 	uint32_t found = NONE;
 
 	for (uint32_t way = 0; way < QUOTA_WAYS; way++) {
-		const uint64_t h = shm_load(&set->held[way]), tat = shm_load(&set->tat[way]);
+		/* `held` before `paid`.  Pairs with quota_leave(): a later charge changes `held`. */
+		const uint64_t h = shm_load_acquire(&set->held[way]);
+		const uint64_t tat = shm_load(&set->tat[way]), paid = shm_load(&set->paid[way]);
 
 		if (quota_held_count(h) != 0)
 			continue;
 		if (quota_free(h))
 			return way;
-		if (tat < oldest) {
+		if (tat < oldest && debt_ns(paid, now_ns) == 0) {
 			oldest = tat;
 			held = h;
 			found = way;
@@ -155,8 +172,8 @@ make_room(struct seg *seg, struct quota_set *set, uint32_t *evicted)
 
 /* The client's entry, bound now if there is none; NONE: no room. */
 static uint32_t
-entry_of(
-	struct seg *seg, struct quota_set *set, uint64_t tag, uint64_t *ret_life, uint32_t *evicted)
+entry_of(struct seg *seg, struct quota_set *set, uint64_t tag, uint64_t now_ns, uint64_t *ret_life,
+	uint32_t *evicted)
 {
 	for (;;) {
 		/* `last` before the entries.  Pairs with settle(): a search that misses the
@@ -172,7 +189,7 @@ entry_of(
 		way = find(set, tag, ret_life);
 		if (way != NONE)
 			return way;
-		way = make_room(seg, set, evicted);
+		way = make_room(seg, set, now_ns, evicted);
 		if (way == AGAIN)
 			continue;
 		if (way == NONE)
@@ -188,13 +205,15 @@ struct rate {
 	uint64_t interval_ns;
 	uint64_t latest_ns; /* the latest arrival time that passes */
 	uint64_t most_ns;   /* a later arrival time was computed under stricter terms */
+	uint64_t tokens_ns; /* tokens must be paid for by then; UINT64_MAX: they do not count */
 };
 
 static struct rate
 rate_at(const struct quota_terms *terms, uint64_t now_ns)
 {
 	const uint64_t time_ns = terms->per_s != 0 ? terms->per_s * SECOND_NS : SECOND_NS;
-	struct rate r = {0, UINT64_MAX, UINT64_MAX};
+	struct rate r = {
+		0, UINT64_MAX, UINT64_MAX, terms->tokens_per_minute != 0 ? now_ns : UINT64_MAX};
 
 	if (terms->rate == 0)
 		return r;
@@ -216,22 +235,25 @@ too_early_ns(const struct rate *r, uint64_t tat)
  * slot for a moment could make another request of the client be refused that should pass.  If two
  * requests both pass here, one may still be refused by in_time(), with its slot taken for that
  * moment.  A third request that is refused for lack of this slot would not have passed either: the
- * other two came before it.  True also if the entry was reassigned meanwhile, with *ret_wait_ns 0:
- * search again.
+ * other two came before it.  The same for tokens.  Returns QUOTA_ADMITTED if it is not refused; QUOTA_UNCOUNTED
+ * if the entry was reassigned meanwhile: search again.
  */
-static bool
-is_refused(const struct quota_set *set, uint32_t way, uint64_t life, const struct rate *r,
+static enum quota_outcome
+look(const struct quota_set *set, uint32_t way, uint64_t life, const struct rate *r,
 	uint64_t *ret_wait_ns)
 {
-	/* The arrival time before the life.  Pairs with settle(): an entry is freed before another
-	 * client's arrival time is written, so a life that is still ours means that the time was. */
-	const uint64_t tat = shm_load_acquire(&set->tat[way]);
+	/* The times before the life.  Pairs with settle(): an entry is freed before another
+	 * client's times are written, so a life that is still ours means that the times were. */
+	const uint64_t tat = shm_load_acquire(&set->tat[way]),
+		       paid = shm_load_acquire(&set->paid[way]);
 
-	*ret_wait_ns = 0;
 	if (quota_held_life(shm_load(&set->held[way])) != life)
-		return true;
+		return QUOTA_UNCOUNTED;
 	*ret_wait_ns = too_early_ns(r, tat);
-	return *ret_wait_ns != 0;
+	if (*ret_wait_ns != 0)
+		return QUOTA_RATE;
+	*ret_wait_ns = debt_ns(paid, r->tokens_ns);
+	return *ret_wait_ns != 0 ? QUOTA_TOKENS : QUOTA_ADMITTED;
 }
 
 /*
@@ -268,6 +290,7 @@ quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_term
 				     : terms->max_inflight;
 	const struct rate rate = rate_at(terms, now_ns);
 	struct quota_set *set = &seg->quotas[number];
+	enum quota_outcome why;
 	uint32_t way;
 	uint64_t life;
 
@@ -276,14 +299,14 @@ quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_term
 	if (seg->hdr->max_quotas == 0)
 		return QUOTA_UNCOUNTED;
 	for (;;) {
-		way = entry_of(seg, set, tag_of(hash), &life, &ret->evicted);
+		way = entry_of(seg, set, tag_of(hash), now_ns, &life, &ret->evicted);
 		if (way == NONE)
 			return QUOTA_UNCOUNTED;
-		if (is_refused(set, way, life, &rate, &ret->wait_ns)) {
-			if (ret->wait_ns != 0)
-				return QUOTA_RATE;
+		why = look(set, way, life, &rate, &ret->wait_ns);
+		if (why == QUOTA_UNCOUNTED)
 			continue;
-		}
+		if (why != QUOTA_ADMITTED)
+			return why;
 		ret->entry = number * QUOTA_WAYS + way;
 		if (word_operate(seg, me, ret->entry, QUOTA, 1, (uint32_t)(life << QUOTA_HELD_BITS),
 			    (uint32_t)(life << QUOTA_HELD_BITS) | max))
@@ -295,6 +318,27 @@ quota_enter(struct seg *seg, uint32_t me, uint64_t hash, const struct quota_term
 		return QUOTA_ADMITTED;
 	quota_leave(seg, me, ret->entry);
 	return QUOTA_RATE;
+}
+
+void
+quota_charge(struct seg *seg, uint32_t entry, uint64_t tokens, uint32_t tokens_per_minute,
+	uint64_t now_ns)
+{
+	uint64_t *paid = &seg->quotas[entry / QUOTA_WAYS].paid[entry % QUOTA_WAYS];
+	const uint64_t ns =
+		(tokens < TOKENS_MOST ? tokens : TOKENS_MOST) * MINUTE_NS / tokens_per_minute;
+	const uint64_t full =
+		now_ns > MINUTE_NS ? now_ns - MINUTE_NS : 0; /* none owed, a minute's left */
+	uint64_t seen = shm_load(paid), old;
+
+	do {
+		uint64_t to =
+			seen < full || (seen > now_ns && debt_ns(seen, now_ns) == 0) ? full : seen;
+
+		to = ns < now_ns + DEBT_MOST_NS - to ? to + ns : now_ns + DEBT_MOST_NS;
+		old = seen;
+		seen = shm_cas(paid, old, to);
+	} while (seen != old);
 }
 
 void

@@ -256,6 +256,8 @@ struct quota_set {
 	uint64_t held[QUOTA_WAYS];
 	/* theoretical arrival time of its next request, nanoseconds.  W: CAS by all */
 	uint64_t tat[QUOTA_WAYS];
+	/* when the tokens of its requests will be paid for, nanoseconds.  W: CAS by all */
+	uint64_t paid[QUOTA_WAYS];
 };
 
 /* Engines that announce themselves over ZMQ (protocols.md 7.2): more are refused. */
@@ -306,4 +308,4 @@ struct queue_slot { /* queue_slots per pool */
 static_assert(sizeof(struct queue_slot) == 48, "eight waiters to three lines");
 static_assert(sizeof(struct flag_slot) == 16, "four flags to a cache line");
 static_assert(sizeof(struct row) == 16, "as drawn in shm/README");
-static_assert(sizeof(struct quota_set) == 2 * SHM_LINE, "as drawn in shm/README");
+static_assert(sizeof(struct quota_set) == 3 * SHM_LINE, "as drawn in shm/README");

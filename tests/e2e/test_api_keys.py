@@ -1,12 +1,13 @@
 """Keys of clients: the api_keys_file, what a request without a good key gets, and what a key allows."""
 import hashlib
+import subprocess
 
 import openai
 import pytest
 import yaml
 
 from nameserver import NameServer
-from procs import MODEL, free_port, wait
+from procs import BIN, MODEL, free_port, wait
 from raw import Client
 
 
@@ -174,3 +175,63 @@ def test_a_found_engine_is_sent_no_key_unless_it_is_trusted(world):
     assert r.complete(headers=BOTH).status == 200
     assert sent(p, d) == [["Bearer sk-engine", None]] * 2
     names.close()
+
+
+# --- limits of a key ----------------------------------------------------------------------------------------------------
+
+
+def test_a_keys_own_rate_and_slots_come_before_those_of_all(world):
+    rows = row("two", rate="2/h"), row("one", max_inflight=1), row("any")
+    r, _, (d,) = with_keys(world, *rows, client={"rate": "3/h"})
+    for name, n in ("two", 2), ("any", 3):
+        assert [code(r.complete(headers=bearer(name))) for _ in range(n + 1)] == [200] * n + [(429, "client_rate")]
+    d.pause()
+    s = r.open_stream(headers=bearer("one"))
+    d.wait_requests(6)
+    assert code(r.complete(headers=bearer("one"))) == (429, "client_inflight")
+    d.go_on()
+    assert s.read().status == 200
+
+
+def in_debt(r):
+    """The refusal; a request is charged when it has ended, a moment after its answer has."""
+    def refused():
+        a = r.post("/v1/completions", {"model": "none"}, bearer("alice"))
+        return a if a.status == 429 else None
+    return wait("its debt", refused)
+
+
+def test_tokens_that_engines_report_are_a_minutes(world):
+    """Twice as many as a minute has: whichever worker the key asks, it is in debt for about a minute."""
+    r, _, _ = with_keys(world, row("alice", tokens_per_minute=10), row("bob"))
+    used = r.complete(headers=bearer("alice"), max_tokens=19).json()["usage"]["total_tokens"]
+    a = in_debt(r)
+    assert a.error["code"] == "client_tokens" and abs(int(a["retry-after"]) - 6 * (used - 10)) <= 2
+    assert r.complete(headers=bearer("bob")).status == 200
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True}}])
+def test_a_stream_counts_with_its_usage_or_its_events(world, options):
+    r, _, _ = with_keys(world, row("alice", tokens_per_minute=60), workers=1)
+    s = r.open_stream(headers=bearer("alice"), prompt="hi", n=100, **options)
+    assert s.read().status == 200
+    a = in_debt(r)
+    assert 30 <= int(a["retry-after"]) <= 60  # 100 tokens and the prompt's, of which 60 are paid
+
+
+# --- pdctl key new ------------------------------------------------------------------------------------------------------
+
+
+def new_key(name):
+    return subprocess.run([BIN / "pdctl", "key", "new", name], capture_output=True, text=True)
+
+
+def test_a_new_key_and_its_row(world):
+    key, line = new_key("a,b:{c}").stdout.splitlines()
+    assert key.startswith("pdr-") and len(key) == 47 and key != new_key("a").stdout.split()[0]
+    [entry] = yaml.safe_load(line)
+    assert entry == {"name": "a,b:{c}", "sha256": hashlib.sha256(key.encode()).hexdigest()}
+    r, _, _ = with_keys(world, entry)
+    assert r.complete(headers=[("Authorization", f"Bearer {key}")]).status == 200
+    for wrong in "", "a b", "x" * 65:
+        assert new_key(wrong).returncode == 2

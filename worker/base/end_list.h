@@ -38,6 +38,8 @@
 	X(CLIENT_RATE, "client_rate", 429, "rate_limit_error", "this client asks too often")           \
 	X(CLIENT_INFLIGHT, "client_inflight", 429, "rate_limit_error",                                  \
 		"this client has too many requests in flight")                                          \
+	X(CLIENT_TOKENS, "client_tokens", 429, "rate_limit_error",                                      \
+		"this key has used its tokens of this minute")                                          \
 	X(OVERLOADED, "overloaded", 503, "service_unavailable", "the router has no room for more")      \
 	X(QUEUE_FULL, "queue_full", 429, "rate_limit_error",                                            \
 		"all endpoints are at max_inflight, and as many requests wait as may")                  \

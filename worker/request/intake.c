@@ -18,6 +18,7 @@
 #include "worker/request/key.h"
 #include "worker/request/limit.h"
 #include "worker/request/req.h"
+#include "worker/request/spent.h"
 
 #define BODY_RATE 512 /* bytes a second beyond client.body_timeout: a modem of 1995 has more */
 #define DEADLINE_MAX_MS (24u * 3600 * 1000) /* as timeouts.request */
@@ -169,6 +170,7 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 		return END_BAD_ENCODING;
 	if (h->framing == HTTP_BODY_LENGTH && !limit_declare(req, h->content_length))
 		return END_OVERLOADED;
+	spent_begin(req);
 	return limit_enter(req, h);
 }
 

@@ -12,13 +12,14 @@
 #include "worker/base/text.h"
 #include "worker/request/client.h"
 #include "worker/request/req.h"
+#include "worker/request/spent.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 #define DECLARED_ALL_MS 30000 /* a body that arrives within this time keeps its declared room */
 #define SMALL (256u << 10)    /* size of a small body: all but long documents and media */
 
 /* The source of a hash: a key whose text is an address differs from that address. */
-enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY, KIND_NAMED };
+enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY, KIND_NAMED, KIND_API_KEY };
 
 /* Returns the key without the scheme: a key identifies the same client in either header. */
 static struct span
@@ -90,6 +91,8 @@ hash_of_client(const struct seg *seg, const struct http_head *h, const struct re
 {
 	const struct span name = name_of(h, req->w->conf->client_id_header), key = key_of(h);
 
+	if (req->key.name[0] != '\0')
+		return quota_hash(seg, KIND_API_KEY, req->key.name, strlen(req->key.name));
 	if (name.n > 0)
 		return quota_hash(seg, KIND_NAMED, name.p, name.n);
 	if (key.n > 0)
@@ -105,22 +108,55 @@ whole_seconds(uint64_t ns)
 	return s < 1 ? 1 : (uint32_t)s; /* at most burst hours, below 2^32 */
 }
 
+/* Those of its key come before those of all clients. */
+static struct quota_terms
+terms_of(const struct req *req)
+{
+	const struct conf_live *live = &req->w->conf->live;
+	const struct conf_key_terms *key = &req->key.terms;
+	struct quota_terms terms = {
+		.max_inflight = live->client_max_inflight,
+		.rate = live->client_rate.n,
+		.per_s = live->client_rate.per_s,
+		.burst = live->client_burst != 0 ? live->client_burst : live->client_rate.n,
+		.tokens_per_minute = key->tokens_per_minute,
+	};
+
+	if (key->max_inflight != 0)
+		terms.max_inflight = key->max_inflight;
+	if (key->rate.n != 0) {
+		terms.rate = terms.burst = key->rate.n;
+		terms.per_s = key->rate.per_s;
+	}
+	return terms;
+}
+
+static enum req_end
+refusal_of(enum quota_outcome v)
+{
+	switch (v) {
+	case QUOTA_RATE:
+		return END_CLIENT_RATE;
+	case QUOTA_TOKENS:
+		return END_CLIENT_TOKENS;
+	case QUOTA_INFLIGHT:
+		return END_CLIENT_INFLIGHT;
+	case QUOTA_ADMITTED:
+	case QUOTA_UNCOUNTED:
+		break;
+	}
+	return END_OK;
+}
+
 enum req_end
 limit_enter(struct req *req, const struct http_head *h)
 {
 	struct worker *w = req->w;
-	const struct conf *conf = w->conf;
-	const struct quota_terms terms = {
-		.max_inflight = conf->live.client_max_inflight,
-		.rate = conf->live.client_rate.n,
-		.per_s = conf->live.client_rate.per_s,
-		.burst = conf->live.client_burst != 0 ? conf->live.client_burst
-						      : conf->live.client_rate.n,
-	};
+	const struct quota_terms terms = terms_of(req);
 	struct quota_pass pass = {.wait_ns = 0};
 	enum quota_outcome v;
 
-	if (terms.max_inflight == 0 && terms.rate == 0)
+	if (terms.max_inflight == 0 && terms.rate == 0 && terms.tokens_per_minute == 0)
 		return END_OK;
 	v = quota_enter(
 		w->seg, w->slot, hash_of_client(w->seg, h, req), &terms, clock_us() * 1000, &pass);
@@ -129,17 +165,30 @@ limit_enter(struct req *req, const struct http_head *h)
 		req->quota = pass.entry + 1;
 	else if (v == QUOTA_UNCOUNTED)
 		metric_add(w->slab, M_CLIENTS_UNCOUNTED, 1);
-	if (v == QUOTA_ADMITTED || v == QUOTA_UNCOUNTED)
-		return END_OK;
-	req->retry_after_s = v == QUOTA_RATE ? whole_seconds(pass.wait_ns) : 0;
-	return v == QUOTA_RATE ? END_CLIENT_RATE : END_CLIENT_INFLIGHT;
+	if (v == QUOTA_RATE || v == QUOTA_TOKENS)
+		req->retry_after_s = whole_seconds(pass.wait_ns);
+	return refusal_of(v);
+}
+
+/* What its engines report is known now. */
+static void
+charge(const struct req *req)
+{
+	const uint32_t per_minute = req->key.terms.tokens_per_minute;
+	const struct spent spent = spent_of(req);
+
+	if (per_minute != 0 && spent.prompt + spent.completion > 0)
+		quota_charge(req->w->seg, req->quota - 1, spent.prompt + spent.completion,
+			per_minute, clock_us() * 1000);
 }
 
 void
 limit_leave(struct req *req)
 {
-	if (req->quota != 0)
-		quota_leave(req->w->seg, req->w->slot, req->quota - 1);
+	if (req->quota == 0)
+		return;
+	charge(req);
+	quota_leave(req->w->seg, req->w->slot, req->quota - 1);
 	req->quota = 0;
 }
 

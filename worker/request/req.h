@@ -22,6 +22,7 @@
 struct client;
 struct evbuffer;
 struct local_page;
+struct spent_tail;
 
 enum req_state {
 	REQ_HEAD,
@@ -72,6 +73,8 @@ struct req {
 	struct plan plan; /* the request to the scheduler, and its waiter */
 
 	struct client_key key;
+	struct spent_tail
+		*tail; /* of the answer (spent.h); NULL: the request's tokens do not count */
 	struct cors cors;
 	struct local_page *page; /* REQ_PAGE: what is written (local.c), else NULL */
 

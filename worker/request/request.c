@@ -41,6 +41,7 @@
 #include "worker/schedule/plan.h"
 #include "worker/schedule/threshold.h"
 #include "worker/request/relay.h"
+#include "worker/request/spent.h"
 #include "worker/schedule/wait.h"
 #include "shm/core/heritage.h"
 
@@ -182,6 +183,7 @@ req_free(struct req **reqp)
 	limit_drop_declared(req);
 	serve_free(&req->job);
 	cors_free(&req->cors);
+	free(req->tail);
 	free(req);
 	*reqp = NULL;
 }
@@ -364,6 +366,8 @@ static void
 payload(struct job *job, struct leg *d, struct sse *sse, const struct span *pieces, size_t n,
 	bool done)
 {
+	for (size_t i = 0; i < n; i++)
+		spent_note(req_of(job), pieces[i].p, pieces[i].n);
 	relay_payload(req_of(job), d, sse, pieces, n, done);
 	if (job_started(job))
 		req_first_byte(req_of(job));
@@ -374,6 +378,7 @@ events(struct job *job, const char *p, size_t n)
 {
 	req_trace(req_of(job), 'r');
 	req_first_byte(req_of(job));
+	spent_note(req_of(job), p, n);
 	relay_events(req_of(job), p, n);
 }
 
@@ -388,6 +393,7 @@ reply(struct job *job, const char *body, size_t n)
 {
 	req_trace(req_of(job), 'r');
 	req_first_byte(req_of(job));
+	spent_note(req_of(job), body, n);
 	relay_reply(req_of(job), 200, NULL, 0, "application/json", body, n);
 }
 

@@ -91,8 +91,8 @@ look_over(void)
 
 Test(shm_quota, burst_and_rate_are_exact_whichever_worker_asks)
 {
-	static const struct quota_terms terms[] = {{0, 1, 1, 1}, {0, 3, 1, 1}, {0, 7, 20, 1},
-		{0, 10, 5, 1}, {0, 999, 1, 1}, {0, 1000, 1000, 1}};
+	static const struct quota_terms terms[] = {{0, 1, 1, 1, 0}, {0, 3, 1, 1, 0},
+		{0, 7, 20, 1, 0}, {0, 10, 5, 1, 0}, {0, 999, 1, 1, 0}, {0, 1000, 1000, 1, 0}};
 
 	for (uint32_t i = 0; i < sizeof(terms) / sizeof(terms[0]); i++) {
 		const struct quota_terms *t = &terms[i];
@@ -112,7 +112,7 @@ Test(shm_quota, burst_and_rate_are_exact_whichever_worker_asks)
 
 Test(shm_quota, idle_time_is_saved_up_to_the_burst)
 {
-	static const struct quota_terms terms = {0, 10, 5, 1};
+	static const struct quota_terms terms = {0, 10, 5, 1, 0};
 	uint32_t n = 0;
 
 	cr_assert(come_and_go(0, 1, &terms, START));
@@ -163,7 +163,7 @@ Test(shm_quota, stricter_terms_of_before_are_forgotten)
 
 Test(shm_quota, who_reads_an_old_clock_is_not_mistaken_for_that)
 {
-	static const struct quota_terms terms = {0, 2, 3, 1};
+	static const struct quota_terms terms = {0, 2, 3, 1, 0};
 
 	for (int i = 0; i < 3; i++)
 		cr_assert(come_and_go(0, 1, &terms, START + 5 * SECOND));
@@ -172,7 +172,7 @@ Test(shm_quota, who_reads_an_old_clock_is_not_mistaken_for_that)
 
 Test(shm_quota, a_refused_one_hears_when_to_come)
 {
-	static const struct quota_terms terms = {0, 4, 2, 1};
+	static const struct quota_terms terms = {0, 4, 2, 1, 0};
 	struct quota_pass pass;
 
 	cr_assert(come_and_go(0, 1, &terms, START));
@@ -245,7 +245,7 @@ Test(shm_quota, more_than_the_word_can_count)
 
 Test(shm_quota, the_oldest_idle_one_is_forgotten)
 {
-	static const struct quota_terms terms = {0, 1, 1, 1};
+	static const struct quota_terms terms = {0, 1, 1, 1, 0};
 	struct quota_pass pass;
 	uint32_t held;
 
@@ -279,6 +279,119 @@ Test(shm_quota, a_busy_one_is_never_forgotten)
 	for (uint32_t i = 0; i < WAYS; i++)
 		cr_assert_eq(entries_of(i, &held), i != 3);
 	look_over();
+}
+
+/* --- tokens --------------------------------------------------------------------------------- */
+
+static const struct quota_terms sixty = {.tokens_per_minute = 60}; /* one a second */
+
+/* A request of the client that has used so many tokens.  Returns how it was answered. */
+static enum quota_outcome
+use(uint32_t client, uint64_t tokens, uint64_t now_ns, struct quota_pass *pass)
+{
+	const enum quota_outcome o = enter(0, client, &sixty, now_ns, pass);
+
+	if (o != QUOTA_ADMITTED)
+		return o;
+	quota_charge(seg, pass->entry, tokens, sixty.tokens_per_minute, now_ns);
+	quota_leave(seg, 0, pass->entry);
+	return o;
+}
+
+Test(shm_quota, a_minutes_tokens_at_first_and_then_as_many_a_minute)
+{
+	struct quota_pass pass;
+
+	cr_assert_eq(use(1, 59, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(use(1, 1, START, &pass), QUOTA_ADMITTED, "the last of the minute");
+	cr_assert_eq(use(1, 100, START, &pass), QUOTA_ADMITTED, "none is owed");
+	cr_assert_eq(use(1, 1, START, &pass), QUOTA_TOKENS);
+	cr_assert_eq(pass.wait_ns, 100 * SECOND);
+	cr_assert_eq(use(2, 1, START, &pass), QUOTA_ADMITTED, "another client");
+	cr_assert_eq(use(1, 1, START + 100 * SECOND - 1, &pass), QUOTA_TOKENS);
+	cr_assert_eq(use(1, 2, START + 100 * SECOND, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(use(1, 1, START + 101 * SECOND, &pass), QUOTA_TOKENS);
+	look_over();
+}
+
+Test(shm_quota, tokens_are_saved_for_a_minute_and_no_longer)
+{
+	struct quota_pass pass;
+
+	cr_assert_eq(use(1, 60, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(use(1, 61, START + 3600 * SECOND, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(use(1, 1, START + 3600 * SECOND, &pass), QUOTA_TOKENS);
+	cr_assert_eq(pass.wait_ns, SECOND);
+}
+
+/* Terms without tokens are those of a reload, or of a key of the same name before. */
+Test(shm_quota, tokens_owed_do_not_count_without_the_limit)
+{
+	struct quota_pass pass;
+
+	cr_assert_eq(use(1, 1000, START, &pass), QUOTA_ADMITTED);
+	cr_assert(come_and_go(1, 1, &two_at_once, START));
+	cr_assert_eq(use(1, 1, START, &pass), QUOTA_TOKENS);
+}
+
+Test(shm_quota, no_request_costs_more_than_a_day)
+{
+	struct quota_pass pass;
+
+	cr_assert_eq(use(1, UINT64_MAX, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(use(1, 1, START, &pass), QUOTA_TOKENS);
+	cr_assert_eq(pass.wait_ns, 86400 * SECOND);
+	seg->quotas[0].paid[pass.entry % WAYS] = UINT64_MAX; /* what no worker writes */
+	cr_assert_eq(use(1, 60, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(use(1, 1, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(use(1, 1, START, &pass), QUOTA_TOKENS);
+}
+
+Test(shm_quota, a_client_that_owes_tokens_is_not_forgotten)
+{
+	struct quota_pass pass;
+	uint32_t held;
+
+	for (uint32_t i = 0; i < WAYS; i++)
+		cr_assert_eq(use(i, i == 3 ? 1 : 120, START, &pass), QUOTA_ADMITTED);
+	cr_assert_eq(use(100, 120, START, &pass), QUOTA_ADMITTED, "in place of client 3");
+	cr_assert_eq(entries_of(3, &held), 0);
+	cr_assert_eq(use(101, 1, START, &pass), QUOTA_UNCOUNTED);
+	cr_assert_eq(use(101, 1, START + 60 * SECOND, &pass), QUOTA_ADMITTED, "they have paid");
+	look_over();
+}
+
+#define CHARGERS 3
+#define CHARGES 10000
+
+static void
+charge_many(uint32_t me, uint32_t entry)
+{
+	for (int i = 0; i < CHARGES; i++)
+		quota_charge(seg, entry, 1 + me, 60, START);
+	_exit(0);
+}
+
+/* Whoever charges at the same moment, no token is lost. */
+Test(shm_quota, tokens_are_exact_over_all_workers)
+{
+	struct quota_pass pass;
+	uint64_t all = 0;
+	pid_t pids[CHARGERS];
+	int status;
+
+	cr_assert_eq(enter(0, 1, &no_terms, START, &pass), QUOTA_ADMITTED);
+	for (uint32_t i = 0; i < CHARGERS; i++) {
+		pids[i] = fork();
+		if (pids[i] == 0)
+			charge_many(i, pass.entry);
+		all += (uint64_t)CHARGES * (1 + i);
+	}
+	for (uint32_t i = 0; i < CHARGERS; i++)
+		cr_assert(waitpid(pids[i], &status, 0) == pids[i] && status == 0);
+	cr_assert_leq(all, 86400, "no more than a request may cost");
+	cr_assert_eq(seg->quotas[0].paid[pass.entry % WAYS], START + (all - 60) * SECOND);
+	quota_leave(seg, 0, pass.entry);
 }
 
 Test(shm_quota, lives_wrap_around)
