@@ -103,7 +103,7 @@ $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_
 $(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch] shm/core/*.[ch]) shm/base/hex.c shm/base/mem.c shm/base/sip.c
 	@mkdir -p $(@D)
 	$(call say,LD $@)
-	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^) -lcrypto -lm
+	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^) -lm
 # tests/chaos: a wire that loses and delays
 $(B)/pdwire: $(B)/obj/tests/chaos/wire.o
 	$(call say,LD $@)
@@ -199,7 +199,7 @@ $(B)/pdload: $(call obj,tests/bench/load.c)
 # how well and how fast it chooses: the table, marks and a plot
 $(B)/sched: $(call obj,$(wildcard tests/bench/sched*.c worker/schedule/policy*.c shm/*.c shm/*/*.c) worker/schedule/select.c worker/schedule/threshold.c)
 	$(call say,LD $@)
-	$(Q)$(CC) $(LF) -o $@ $^ -lcrypto -lm
+	$(Q)$(CC) $(LF) -o $@ $^ -lm
 bench-sched: deps-build
 	@tests/tools/deps.sh bench
 	@$(MAKE) --no-print-directory $(B)/sched

@@ -98,7 +98,7 @@ settle_word(struct seg *seg, struct quota_set *set, uint64_t last, uint64_t *wor
  * Finishes the step that `last` shows as pending.  Each CAS is a full barrier, so other processes
  * see the CASes in this order, and all of them once `last` is no longer pending: settle_word()
  * relies on it when it is late, find() when it sees the key, entry_of() when it sees `last`,
- * is_refused() when it sees the arrival time.
+ * look() when it sees the times.
  */
 static void
 settle(struct seg *seg, struct quota_set *set, uint64_t last)
@@ -147,7 +147,7 @@ make_room(struct seg *seg, struct quota_set *set, uint64_t now_ns, uint32_t *evi
 	uint32_t found = NONE;
 
 	for (uint32_t way = 0; way < QUOTA_WAYS; way++) {
-		/* `held` before `paid`.  Pairs with quota_leave(): a later charge changes `held`. */
+		/* `held` before `paid`.  Pairs with quota_charge(): its request changes `held` after it. */
 		const uint64_t h = shm_load_acquire(&set->held[way]);
 		const uint64_t tat = shm_load(&set->tat[way]), paid = shm_load(&set->paid[way]);
 
@@ -331,6 +331,7 @@ quota_charge(struct seg *seg, uint32_t entry, uint64_t tokens, uint32_t tokens_p
 		now_ns > MINUTE_NS ? now_ns - MINUTE_NS : 0; /* none owed, a minute's left */
 	uint64_t seen = shm_load(paid), old;
 
+	/* The CAS is a full barrier, before that of quota_leave(): make_room() relies on it. */
 	do {
 		uint64_t to =
 			seen < full || (seen > now_ns && debt_ns(seen, now_ns) == 0) ? full : seen;

@@ -10,16 +10,21 @@ import sys
 from pathlib import Path
 
 from run import body
-from stage import BIN, Stage, post, tree
+from stage import BIN, Stage, key_of, post, tree
 
 # name: N, what the body is like, options of pdload for n of it
 WORKS = {
     "request of 1 KiB": (1000, dict(), lambda n: dict(conns=4, requests=n)),
+    "its client has a key": (1000, dict(), lambda n: dict(conns=4, requests=n, key=key_of(4711))),
+    "one of 10,000 keys": (1000, dict(), lambda n: dict(conns=4, requests=n, key=key_of(4711))),
     "request of 128 KiB": (100, dict(size=128 << 10), lambda n: dict(conns=4, requests=n)),
     "event alone": (4000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
     "event in a burst": (51200, dict(stream=True, tokens=100000),
                          lambda n: dict(conns=8, steps=n // 512, step_size=64, freeze=True)),
 }
+
+
+KEYS = {"one of 10,000 keys": 10000}  # in the router's api_keys_file; it has none for the others
 
 
 def worker_profile(where, master):
@@ -30,12 +35,12 @@ def worker_profile(where, master):
     return out[0], int(re.search(r"^(?:summary|totals): (\d+)", out[0].read_text(), re.M)[1])
 
 
-def work(where, text, options):
+def work(where, text, options, keys):
     """One router's life with that load."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     under = ["valgrind", "-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={where}/cg.%p"]
-    with Stage(proxies=("router",), router_under=under) as stage:
+    with Stage(proxies=("router",), router_under=under, keys=keys) as stage:
         path = stage.dir / "body"
         path.write_text(text)
         args = [BIN / "pdload", "--port", stage.ports["router"]["fast"], "--body", path]
@@ -62,7 +67,7 @@ def main():
         got = []
         for times in (1, 2):
             where = Path(opt.keep).absolute() / f"{name.replace(' ', '-')}.{times}"
-            got.append(work(where, body("fast", **ask), options(n * times))[1])
+            got.append(work(where, body("fast", **ask), options(n * times), KEYS.get(name, 0))[1])
         print(f"{name:<20} {(got[1] - got[0]) / n:10.0f} instructions", flush=True)
     print(f"profiles: {opt.keep}/NAME.2/cg.PID, for callgrind_annotate --inclusive=yes", file=sys.stderr)
 

@@ -67,6 +67,7 @@ struct conn {
 static struct options {
 	uint16_t port, step_port;
 	const char *path, *body_file;
+	const char *key; /* sent as a bearer token; NULL: none */
 	unsigned conns, rate, step_size;
 	uint64_t requests, warm, steps, events, bursts;
 	double window;
@@ -708,8 +709,9 @@ read_request(void)
 	run.request = get_mem(n + 512, 1);
 	run.request_len = (size_t)snprintf(run.request, 512,
 		"POST %.200s HTTP/1.1\r\nHost: bench\r\nContent-Type: "
-		"application/json\r\nContent-Length: %zu\r\n\r\n",
-		opt.path, n);
+		"application/json\r\nContent-Length: %zu\r\n%s%s%s\r\n",
+		opt.path, n, opt.key != NULL ? "Authorization: Bearer " : "",
+		opt.key != NULL ? opt.key : "", opt.key != NULL ? "\r\n" : "");
 	memcpy(run.request + run.request_len, body, n);
 	run.request_len += n;
 	free(body);
@@ -779,13 +781,15 @@ read_options(int argc, char **argv)
 		{ "warm", 1, NULL, 'w' }, { "rate", 1, NULL, 'r' }, { "window", 1, NULL, 't' },
 		{ "events", 1, NULL, 'e' }, { "pids", 1, NULL, 'P' }, { "hold", 0, NULL, 'H' },
 		{ "step-port", 1, NULL, 's' }, { "steps", 1, NULL, 'S' },
-		{ "step-size", 1, NULL, 'k' }, { "freeze", 0, NULL, 'f' }, { "bursts", 1, NULL, 'B' }, { NULL, 0, NULL, 0 } };
+		{ "step-size", 1, NULL, 'k' }, { "freeze", 0, NULL, 'f' }, { "bursts", 1, NULL, 'B' },
+		{ "key", 1, NULL, 'K' }, { NULL, 0, NULL, 0 } };
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", known, NULL)) != -1)
 		switch (o) {
 		case 'p': opt.port = (uint16_t)atoi(optarg); break;
 		case 'u': opt.path = optarg; break;
+		case 'K': opt.key = optarg; break;
 		case 'b': opt.body_file = optarg; break;
 		case 'c': opt.conns = (unsigned)atoi(optarg); break;
 		case 'n': opt.requests = strtoull(optarg, NULL, 10); break;

@@ -1,5 +1,6 @@
 """What a benchmark stands on: engines, the router and the proxies beside it, all on free loopback ports,
 in one directory, ended when the stage is left."""
+import hashlib
 import os
 import random
 import shutil
@@ -125,13 +126,17 @@ def post(port, path, body):
             raise SystemExit(f"bench: {path} was refused")
 
 
+def key_of(number):
+    return f"pdr-bench-key-of-forty-seven-characters-{number:06d}"
+
+
 class Stage:
     """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
 
-    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2):
+    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0):
         self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
         self.ports, self.pid, self.started = {}, {}, []
-        self.fds, self.workers, self.legs = fds, workers, legs
+        self.fds, self.workers, self.legs, self.keys = fds, workers, legs, keys
         try:
             self.engines()
             for who in proxies:
@@ -188,12 +193,21 @@ class Stage:
         self.direct = {lane: self.engine(lane, "both", [lane], DELAY_MS[lane]) for lane in LANES}
         self.ports["direct"] = dict(self.direct, stream=self.direct["fast"])
 
+    def api_keys(self):
+        """So many keys of clients, key_of() by number; none: clients need none."""
+        if not self.keys:
+            return ""
+        rows = [f"- {{name: key{i}, sha256: {hashlib.sha256(key_of(i).encode()).hexdigest()}, models: [\"f*\", idle, paced]}}\n"
+                for i in range(self.keys)]
+        (self.dir / "keys.yaml").write_text("".join(rows))
+        return f"api_keys_file: keys.yaml\nshared_memory: {{max_api_keys: {self.keys}}}\n"
+
     def router(self, under):
         port = free_port()
         threshold = 0 if self.legs == 2 else 1000000  # a prompt below it goes to decode alone
         pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold) for x in LANES)
         conf = self.dir / "pdrouter.yaml"
-        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers))
+        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers) + self.api_keys())
         p = self.run("router", [*under, BIN / "pdrouter", "-c", conf])
         self.until("router", p, lambda: get(port, "/ready") == 200, 60)
         self.pid["router"] = p.pid

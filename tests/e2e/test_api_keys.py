@@ -81,6 +81,7 @@ def test_a_reload_counts_at_once_on_open_connections(world):
         write(world, row("bob"))
         assert r.ctl("reload").returncode == 0
         assert c.post("/v1/completions", body, bearer("bob")).status == 200
+        assert c.post("/v1/completions", body, bearer("bob")).status == 200
         assert code(c.post("/v1/completions", body, bearer("alice"))) == (401, "invalid_api_key")
     r.reload(api_keys_file="")
     assert r.complete().status == 200

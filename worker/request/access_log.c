@@ -122,6 +122,7 @@ access_log_line(const struct req *req, uint64_t now_us)
 					 ? req->job.branches[0].attempt->t.id
 					 : NULL),
 		LOG_S("client", address_text(&req->from, client)),
+		LOG_S("key", req->key != NULL ? req->key->name : NULL),
 		LOG_S("route", route_path(req->job.facts.route)),
 		LOG_S("model", req->job.facts.model[0] != '\0' ? req->job.facts.model : NULL),
 		LOG_S("pool", req->job.facts.pool.name),

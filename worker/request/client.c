@@ -16,6 +16,7 @@
 #include "worker/base/core.h"
 #include "worker/net/listen.h"
 #include "worker/request/forwarded.h"
+#include "worker/request/key_seen.h"
 
 /* bytes a client may send ahead of its answer before it is not read any more */
 #define CLIENT_AHEAD (64u << 10)
@@ -94,6 +95,7 @@ client_free(struct client *c)
 	buffered_add(c->w, -(int64_t)ahead(c));
 	if (c->in != NULL)
 		evbuffer_free(c->in);
+	key_seen_free(&c->key_seen);
 	free(c);
 }
 

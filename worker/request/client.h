@@ -19,6 +19,7 @@
 
 struct evbuffer;
 struct client;
+struct key_seen;
 struct req;
 struct worker;
 
@@ -55,12 +56,13 @@ struct client {
 	const struct client_ops *ops;
 	struct client_origin from;
 	enum client_first first;
-	struct req *req;      /* being read, worked on or answered; NULL between requests */
-	struct evbuffer *in;  /* bytes read and not consumed yet; NULL when empty */
-	size_t scanned;       /* bytes of `in` that were searched for a head's end */
-	uint64_t deadline_ms; /* idle, or closing */
-	bool closing;         /* no further request; closes once everything has been written */
-	bool unread;          /* answered before its request had been read to the end */
+	struct req *req;           /* being read, worked on or answered; NULL between requests */
+	struct evbuffer *in;       /* bytes read and not consumed yet; NULL when empty */
+	struct key_seen *key_seen; /* key_seen.h */
+	size_t scanned;            /* bytes of `in` that were searched for a head's end */
+	uint64_t deadline_ms;      /* idle, or closing */
+	bool closing;              /* no further request; closes once everything has been written */
+	bool unread;               /* answered before its request had been read to the end */
 	/* answered before its request's end: bytes that still come are dropped until the client
 	 * closes */
 	bool lingering;

@@ -95,7 +95,7 @@ take_headers(struct req *req, const struct http_head *h)
 	}
 	text->headers_len = n;
 	/* a key of the router is none of an engine */
-	for (size_t i = 0; i < h->nheaders && nkeys > 0 && req->key.name[0] == '\0'; i++)
+	for (size_t i = 0; i < h->nheaders && nkeys > 0 && req->key == NULL; i++)
 		if (!h->headers[i].hop && is_key(h->headers[i].name)) {
 			text->headers_len +=
 				http_line(text->headers + text->headers_len, &h->headers[i]);

@@ -1,14 +1,17 @@
 #include "worker/request/key.h"
 
-#include <openssl/sha.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "proto/http/http.h"
 #include "shm/api_keys.h"
+#include "shm/base/mem.h"
 #include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
+#include "worker/request/client.h"
+#include "worker/request/key_seen.h"
 #include "worker/request/req.h"
 #include "worker/schedule/way.h"
 
@@ -61,7 +64,7 @@ enum req_end
 key_take(struct req *req, const struct http_head *h, const char **ret_detail)
 {
 	const struct worker *w = req->w;
-	struct client_key *key = &req->key;
+	struct client_key key = {.tail = NULL};
 	const struct api_keys *keys;
 	const struct api_key *k;
 	struct span text;
@@ -72,19 +75,29 @@ key_take(struct req *req, const struct http_head *h, const char **ret_detail)
 	text = key_of(h);
 	if (text.n == 0)
 		return refuse(no_key, ret_detail);
-	(void)SHA256((const unsigned char *)text.p, text.n, key->sha256);
+	key_seen_digest(&req->client->key_seen, text, key.sha256);
 	(void)rcu_enter(w->seg, w->slot);
 	keys = rcu_keys(w->seg);
 	if (keys != NULL) { /* else it has just been removed */
-		k = api_keys_find(keys, key->sha256);
+		k = api_keys_find(keys, key.sha256);
 		end = check(k, ret_detail);
 		if (end == END_OK) {
-			memcpy(key->name, k->name, sizeof(key->name));
-			key->terms = k->terms;
+			memcpy(key.name, k->name, sizeof(key.name));
+			key.terms = k->terms;
 		}
 	}
 	rcu_leave(w->seg, w->slot);
+	if (key.name[0] != '\0')
+		req->key = mem_dup(&key, sizeof(key));
 	return end;
+}
+
+void
+key_free(struct req *req)
+{
+	if (req->key != NULL)
+		free(req->key->tail);
+	free(req->key);
 }
 
 /* Of a request that names no model, any model of the pool may be the answer's. */
@@ -119,11 +132,11 @@ key_admit(struct req *req, const char **ret_detail)
 	const struct table *t;
 	enum req_end end;
 
-	if (req->key.name[0] == '\0')
+	if (req->key == NULL)
 		return END_OK;
 	t = rcu_enter(w->seg, w->slot);
 	keys = rcu_keys(w->seg);
-	k = keys != NULL ? api_keys_find(keys, req->key.sha256) : NULL;
+	k = keys != NULL ? api_keys_find(keys, req->key->sha256) : NULL;
 	end = keys != NULL ? check(k, ret_detail) : END_OK;
 	if (end == END_OK && k != NULL) {
 		req->plan.priority_max = k->terms.priority_max;
@@ -145,11 +158,11 @@ key_has_model(const struct req *req, const char *model)
 	uint32_t number;
 	bool may;
 
-	if (req->key.name[0] == '\0')
+	if (req->key == NULL)
 		return true;
 	t = rcu_enter(w->seg, w->slot);
 	keys = rcu_keys(w->seg);
-	k = keys != NULL ? api_keys_find(keys, req->key.sha256) : NULL;
+	k = keys != NULL ? api_keys_find(keys, req->key->sha256) : NULL;
 	tp = t != NULL ? table_pool_by_model(t, model, &number) : NULL;
 	may = keys == NULL || (k != NULL && tp != NULL && api_key_has_pool(k, tp->name) &&
 				      api_key_has_model(k, model));

@@ -3,7 +3,7 @@
  * shm/api_keys.h).
  *
  * A key is looked up at the request's head, and once more when the body has named the model: so a key
- * that is removed or changed counts at once, on open connections too.  Only its SHA-256 is kept.
+ * that is removed or changed counts at once, on open connections too.
  *
  * Process: worker.
  */
@@ -20,5 +20,6 @@ struct req;
 enum req_end key_take(struct req *req, const struct http_head *h, const char **ret_detail);
 /* Once the model is known: whether the key may use it, and its pool.  Returns what key_take() returns. */
 enum req_end key_admit(struct req *req, const char **ret_detail);
+void key_free(struct req *req);
 /* Whether the key may use this model, of those that are served. */
 bool key_has_model(const struct req *req, const char *model);

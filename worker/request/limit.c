@@ -91,8 +91,8 @@ hash_of_client(const struct seg *seg, const struct http_head *h, const struct re
 {
 	const struct span name = name_of(h, req->w->conf->client_id_header), key = key_of(h);
 
-	if (req->key.name[0] != '\0')
-		return quota_hash(seg, KIND_API_KEY, req->key.name, strlen(req->key.name));
+	if (req->key != NULL)
+		return quota_hash(seg, KIND_API_KEY, req->key->name, strlen(req->key->name));
 	if (name.n > 0)
 		return quota_hash(seg, KIND_NAMED, name.p, name.n);
 	if (key.n > 0)
@@ -113,15 +113,17 @@ static struct quota_terms
 terms_of(const struct req *req)
 {
 	const struct conf_live *live = &req->w->conf->live;
-	const struct conf_key_terms *key = &req->key.terms;
+	const struct conf_key_terms *key = req->key != NULL ? &req->key->terms : NULL;
 	struct quota_terms terms = {
 		.max_inflight = live->client_max_inflight,
 		.rate = live->client_rate.n,
 		.per_s = live->client_rate.per_s,
 		.burst = live->client_burst != 0 ? live->client_burst : live->client_rate.n,
-		.tokens_per_minute = key->tokens_per_minute,
 	};
 
+	if (key == NULL)
+		return terms;
+	terms.tokens_per_minute = key->tokens_per_minute;
 	if (key->max_inflight != 0)
 		terms.max_inflight = key->max_inflight;
 	if (key->rate.n != 0) {
@@ -174,12 +176,14 @@ limit_enter(struct req *req, const struct http_head *h)
 static void
 charge(const struct req *req)
 {
-	const uint32_t per_minute = req->key.terms.tokens_per_minute;
-	const struct spent spent = spent_of(req);
+	struct spent spent;
 
-	if (per_minute != 0 && spent.prompt + spent.completion > 0)
+	if (req->key == NULL || req->key->terms.tokens_per_minute == 0)
+		return;
+	spent = spent_of(req);
+	if (spent.prompt + spent.completion > 0)
 		quota_charge(req->w->seg, req->quota - 1, spent.prompt + spent.completion,
-			per_minute, clock_us() * 1000);
+			req->key->terms.tokens_per_minute, clock_us() * 1000);
 }
 
 void

@@ -46,9 +46,10 @@ enum relay_kind {
 
 /* The key that a request came with (key.h). */
 struct client_key {
-	char name[CONF_KEY_NAME + 1]; /* "": clients needed none */
+	char name[CONF_KEY_NAME + 1];
 	unsigned char sha256[CONF_SHA256];
 	struct conf_key_terms terms;
+	struct spent_tail *tail; /* of the answer (spent.h); NULL: its tokens do not count */
 };
 
 struct req {
@@ -72,9 +73,7 @@ struct req {
 
 	struct plan plan; /* the request to the scheduler, and its waiter */
 
-	struct client_key key;
-	struct spent_tail
-		*tail; /* of the answer (spent.h); NULL: the request's tokens do not count */
+	struct client_key *key; /* NULL: clients needed none */
 	struct cors cors;
 	struct local_page *page; /* REQ_PAGE: what is written (local.c), else NULL */
 

@@ -183,7 +183,7 @@ req_free(struct req **reqp)
 	limit_drop_declared(req);
 	serve_free(&req->job);
 	cors_free(&req->cors);
-	free(req->tail);
+	key_free(req);
 	free(req);
 	*reqp = NULL;
 }

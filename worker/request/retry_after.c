@@ -98,7 +98,7 @@ age_ms(const struct req *req)
 static uint64_t
 client_ms(const struct req *req)
 {
-	const uint64_t own = req->key.terms.max_inflight,
+	const uint64_t own = req->key != NULL ? req->key->terms.max_inflight : 0,
 		       n = own != 0 ? own : req->w->conf->live.client_max_inflight;
 
 	return n == 0 ? 0 : age_ms(req) / n;

@@ -11,8 +11,8 @@
 void
 spent_begin(struct req *req)
 {
-	if (req->key.terms.tokens_per_minute != 0)
-		req->tail = MEM_NEW(struct spent_tail);
+	if (req->key != NULL && req->key->terms.tokens_per_minute != 0)
+		req->key->tail = MEM_NEW(struct spent_tail);
 }
 
 /* An event that ends with its choices has no usage behind them, and nearly all events of a stream are such. */
@@ -21,7 +21,7 @@ spent_note(struct req *req, const char *p, size_t n)
 {
 	static const char choices_end[] = "]}\n\n";
 	const size_t len = sizeof(choices_end) - 1;
-	struct spent_tail *t = req->tail;
+	struct spent_tail *t = req->key != NULL ? req->key->tail : NULL;
 	size_t kept;
 
 	if (t == NULL || n == 0 || (n >= len && memcmp(p + n - len, choices_end, len) == 0))
@@ -68,12 +68,13 @@ spent_of(const struct req *req)
 		{"\"prompt_tokens\":", 16, 1 /* p */}, {"\"input_tokens\":", 15, 3 /* p */}};
 	static const struct json_name completion[] = {
 		{"\"completion_tokens\":", 20, 14 /* k */}, {"\"output_tokens\":", 16, 4 /* p */}};
+	const struct spent_tail *tail = req->key != NULL ? req->key->tail : NULL;
 	struct spent s = {0, 0};
 
-	if (req->tail == NULL || req->status != 200)
+	if (tail == NULL || req->status != 200)
 		return s;
-	s.prompt = reported(req->tail, prompt);
-	s.completion = reported(req->tail, completion);
+	s.prompt = reported(tail, prompt);
+	s.completion = reported(tail, completion);
 	if (s.prompt == NOT_REPORTED)
 		s.prompt = req->job.facts.tokens;
 	if (s.completion == NOT_REPORTED)
