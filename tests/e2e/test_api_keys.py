@@ -59,6 +59,14 @@ def test_a_key_in_either_header(world):
     assert r.complete(headers=[("X-Api-Key", secret("alice"))]).status == 200
     assert code(r.complete(headers=[("Authorization", f"Basic {secret('alice')}")])) == (401, "invalid_api_key")
     assert r.get("/v1/models", bearer("alice")).status == 200
+    wait("the lines", lambda: [x["key"] for x in r.lines("request") if x["status"] == 200] == ["alice"] * 3)
+    assert secret("alice") not in r.log()
+
+
+@pytest.mark.parametrize("host, said", [("0.0.0.0", 1), ("127.0.0.1", 0)])
+def test_a_router_without_keys_says_so_unless_it_is_on_loopback(world, host, said):
+    r, _, _ = world.pd(args=["--host", host])
+    assert len(r.lines("clients need no key: who reaches this address may use the engines")) == said
 
 
 def test_the_sdk_raises_its_own_error(world):
@@ -218,6 +226,16 @@ def test_a_stream_counts_with_its_usage_or_its_events(world, options):
     assert s.read().status == 200
     a = in_debt(r)
     assert 30 <= int(a["retry-after"]) <= 60  # 100 tokens and the prompt's, of which 60 are paid
+
+
+def test_a_client_that_leaves_pays_for_its_prompt(world):
+    r, _, (d,) = with_keys(world, row("alice", tokens_per_minute=60))
+    d.pause()
+    with r.client() as c:
+        c.request("POST", "/v1/completions", {"model": MODEL, "prompt": "word " * 400, "max_tokens": 9}, bearer("alice"))
+        d.wait_requests(1)
+    assert int(in_debt(r)["retry-after"]) > 60
+    d.go_on()
 
 
 # --- pdctl key new ------------------------------------------------------------------------------------------------------

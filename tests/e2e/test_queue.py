@@ -1,5 +1,6 @@
 """Waiting for a slot: all engines of a role are at max_inflight.  Who waits holds nothing, is called in its turn by whoever
 frees a slot, in whatever worker, and is told the truth when that takes too long."""
+import hashlib
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from legs import taken
 from procs import MODEL, SLOW, wait
@@ -353,6 +355,24 @@ def test_priority_by_header_and_by_member(world):
     first.reply(body={"choices": []})
     q.clients.pop("first").read()
     for name in ("header", "member", "plain", "plain too", "low"):
+        q.serve(name)
+    q.done()
+
+
+def test_a_keys_priority_has_a_bound(world):
+    q, path = Narrow(world, allow_priority=True), world.dir / "keys.yaml"
+    rows = [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), **more}
+            for name, more in (("bound", {"priority_max": 3}), ("free", {}))]
+    path.write_text(yaml.safe_dump(rows))
+    q.r.reload(api_keys_file=str(path))
+    q.ask("first", [("X-Api-Key", "free")])
+    first = q.d.expect()
+    q.line_up(["bound"], [("X-Api-Key", "bound")], priority=-9)
+    q.line_up(["later"], [("X-Api-Key", "free")], priority=4)
+    q.line_up(["free"], [("X-Api-Key", "free")], priority=2)
+    first.reply(body={"choices": []})
+    q.clients.pop("first").read()
+    for name in ("free", "bound", "later"):
         q.serve(name)
     q.done()
 

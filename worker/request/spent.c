@@ -1,5 +1,6 @@
 #include "worker/request/spent.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "proto/json/json_last.h"
@@ -61,6 +62,13 @@ reported(const struct spent_tail *t, const struct json_name names[2])
 	return n != NOT_REPORTED ? n : number_of(t, &names[1]);
 }
 
+/* Or it would have been: a client that leaves before its answer has used the engines. */
+static bool
+answered(const struct req *req)
+{
+	return req->status == 200 || (req->status == 0 && req->job.nbranches > 0);
+}
+
 struct spent
 spent_of(const struct req *req)
 {
@@ -71,7 +79,7 @@ spent_of(const struct req *req)
 	const struct spent_tail *tail = req->key != NULL ? req->key->tail : NULL;
 	struct spent s = {0, 0};
 
-	if (tail == NULL || req->status != 200)
+	if (tail == NULL || !answered(req))
 		return s;
 	s.prompt = reported(tail, prompt);
 	s.completion = reported(tail, completion);

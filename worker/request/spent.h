@@ -26,5 +26,5 @@ struct spent {
 void spent_begin(struct req *req);
 /* The next bytes of the answer. */
 void spent_note(struct req *req, const char *p, size_t n);
-/* Of a request that has ended; nothing if no engine has answered it. */
+/* Of a request that has ended; nothing if it was refused. */
 struct spent spent_of(const struct req *req);
