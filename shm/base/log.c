@@ -49,7 +49,10 @@ struct line {
 	bool json;
 };
 
-static void
+/* Always inline: a literal of a few bytes is then a store, and no call of strlen() and memcpy(). */
+#define INLINE inline __attribute__((always_inline))
+
+static INLINE void
 put(struct line *l, const char *s, size_t n)
 {
 	if (l->full || n > sizeof(l->b) - TAIL_BYTES - l->n) {
@@ -60,7 +63,7 @@ put(struct line *l, const char *s, size_t n)
 	l->n += n;
 }
 
-static void
+static INLINE void
 put_str(struct line *l, const char *s)
 {
 	put(l, s, strlen(s));

@@ -58,6 +58,7 @@ ROUTER = """
 listen: ["127.0.0.1:{port}"]
 workers: {workers}
 control_socket: ""
+sandbox: {sandbox}
 pools:
 {pools}
 """
@@ -207,7 +208,8 @@ class Stage:
         threshold = 0 if self.legs == 2 else 1000000  # a prompt below it goes to decode alone
         pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold) for x in LANES)
         conf = self.dir / "pdrouter.yaml"
-        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers) + self.api_keys())
+        sandbox = "false" if under else "true"  # valgrind writes files in the worker
+        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers, sandbox=sandbox) + self.api_keys())
         p = self.run("router", [*under, BIN / "pdrouter", "-c", conf])
         self.until("router", p, lambda: get(port, "/ready") == 200, 60)
         self.pid["router"] = p.pid

@@ -172,6 +172,7 @@ run_verify() {
 run_release() {
 	build release bins units build/release/pdwire build/release/torture build/release/sched || return
 	build tsan build/tsan/torture || return
+	part "programs are hardened" python3 tests/lint/binary.py
 	units release
 	part "fleet demo" tests/tools/fleet_demo.sh
 	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
