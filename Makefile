@@ -105,6 +105,10 @@ $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
+# what the parsers say, for tests/fuzz/differential.py
+$(B)/tell: $(call obj,tests/fuzz/tell.c $(wildcard proto/http/*.c proto/json/*.c proto/wire/*.c shm/base/*.c))
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ -lhttp_parser -ljson-c -lresolv -lm
 # always with the debug checks: freed tables are poisoned; with random bits of its own, that a seed repeats
 $(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch] shm/core/*.[ch]) shm/base/hex.c shm/base/mem.c shm/base/sip.c
 	@mkdir -p $(@D)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make fuzz [SECONDS=60]: each target under libFuzzer with ASan and UBSan for so many seconds.  New inputs go to
+# make fuzz [SECONDS=60]: each target under libFuzzer with ASan and UBSan for so many seconds; then the parsers beside
+# those of others (differential.py), on what coverage has found.  New inputs go to
 # build/fuzz/<name>/, never into the corpus; a crash is kept there and fails the run.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -30,4 +31,5 @@ for src in tests/fuzz/fuzz_*.c; do
 		tail -n 30 "$out/log"
 	fi
 done
+make --no-print-directory build/release/tell && build/venv/bin/python tests/fuzz/differential.py build/release/tell "$seconds" || bad=1
 exit $bad

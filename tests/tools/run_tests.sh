@@ -170,12 +170,13 @@ run_verify() {
 }
 
 run_release() {
-	build release bins units build/release/pdwire build/release/torture build/release/sched || return
+	build release bins units build/release/pdwire build/release/torture build/release/sched build/release/tell || return
 	build tsan build/tsan/torture || return
 	part "programs are hardened" python3 tests/lint/binary.py
 	units release
 	part "fleet demo" tests/tools/fleet_demo.sh
 	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
+	part "parsers beside those of others" build/venv/bin/python tests/fuzz/differential.py build/release/tell 3 1 # always with the same mutations
 	part "check of engine arguments" build/venv/bin/python -B tests/engine_args/selfcheck.py
 	part "torture, 14 s, and 6 s under tsan" tests/torture/run.sh 14 6
 	part "torture: its mutants still apply" tests/torture/mutants.sh --check
