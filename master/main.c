@@ -461,6 +461,16 @@ step_inherit(struct master *m)
 	return 0;
 }
 
+static void
+log_begin_journal(const struct conf *c)
+{
+	int err = c->log_to == LOG_TO_JOURNALD ? log_to_journal(LOG_JOURNAL) : 0;
+
+	if (err != 0)
+		log_warn("journald takes no lines, they go to stderr",
+			LOG_S("error", strerror(err)));
+}
+
 static int
 step_configuration(struct master *m)
 {
@@ -469,6 +479,7 @@ step_configuration(struct master *m)
 
 	if (reload_read(&m->args, NULL, &m->first, &err) == 0) {
 		log_setup(m->first->live.log_level, m->first->live.log_format);
+		log_begin_journal(m->first);
 		conf_args_notes(&m->args, log_note, NULL);
 		return 0;
 	}

@@ -12,7 +12,7 @@
 #define WORDS (sizeof(struct conf_live) / sizeof(uint64_t))
 
 static_assert(sizeof(struct conf_live) % sizeof(uint64_t) == 0, "copied word by word");
-static_assert(WORDS <= SETTINGS_WORDS, "the settings are one line");
+static_assert(WORDS <= SETTINGS_WORDS, "they fit");
 
 void
 settings_put(struct seg *seg, const struct conf_live *live)

@@ -111,6 +111,12 @@ K("group", TEXT, group, 0, 255, "", RESTART,								\
 	"their group; \"\": that of `user`")									\
 K("sandbox", BOOL, sandbox, 0, 0, "true", RESTART,							\
 	"workers and notifier can make only the system calls that they need; false: where a new C library needs others") \
+K("log_to", LOG_TO, log_to, 0, 0, "stderr", RESTART,							\
+	"stderr, or journald with each field as PDR_...")								\
+K("log_sample", PART, live.log_sample, 0, 0, "1", LIVE,						\
+	"part of the good requests that are logged, such as 0.01; all others always are")				\
+K("tracing.sample", PART, live.trace_sample, 0, 0, "0", LIVE,						\
+	"part of the requests without a traceparent of their client that get one")				\
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"path of the socket that pdctl connects to; \"\": none")						\
 K("control_socket_mode", MODE, control_mode, 0, 0, "0600", LIVE,					\
@@ -371,6 +377,7 @@ enum conf_type {
 	CONF_T_COUNT,
 	CONF_T_COUNT_OR_AUTO,
 	CONF_T_FRACTION,
+	CONF_T_PART,
 	CONF_T_FLAGS,
 	CONF_T_CLIENTS,
 	CONF_T_WORKERS,
@@ -392,6 +399,7 @@ enum conf_type {
 	CONF_T_KV_ADDR,
 	CONF_T_LOG_LEVEL,
 	CONF_T_LOG_FORMAT,
+	CONF_T_LOG_TO,
 	CONF_T_CONNECTOR,
 	CONF_T_POLICY,
 	CONF_T_LOAD,

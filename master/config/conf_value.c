@@ -21,8 +21,8 @@ static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_dura
 	set_name, set_path;
 static set_fn set_header, set_mode, set_notices, set_url, set_host, set_word, add_listen, add_text,
 	add_network, add_announced, add_server, add_origin, add_field;
-static set_fn set_count_or_auto, set_fraction, set_address_host, set_kv_addr, set_first_token,
-	add_port, set_key_name, set_sha256, set_priority, set_date;
+static set_fn set_count_or_auto, set_fraction, set_part, set_address_host, set_kv_addr,
+	set_first_token, add_port, set_key_name, set_sha256, set_priority, set_date;
 
 static const char *
 log_level_name(unsigned v)
@@ -36,6 +36,14 @@ static const char *
 log_format_name(unsigned v)
 {
 	static const char *const names[] = {"logfmt", "json", "off"};
+
+	return names[v];
+}
+
+static const char *
+log_to_name(unsigned v)
+{
+	static const char *const names[] = {"stderr", "journald"};
 
 	return names[v];
 }
@@ -61,6 +69,7 @@ static const struct {
 	[CONF_T_COUNT] = { "a whole number", CONF_U32, set_count, .number = true },
 	[CONF_T_COUNT_OR_AUTO] = { "`auto` or a whole number", CONF_U32, set_count_or_auto },
 	[CONF_T_FRACTION] = { "a number above 0, at most 1, such as 0.8", CONF_SHORT, set_fraction },
+	[CONF_T_PART] = { "a part from 0 to 1, such as 0.01", CONF_U32, set_part },
 	[CONF_T_FLAGS] = { "a multiple of 64", CONF_U32, set_multiple, .number = true, .step = 64 },
 	[CONF_T_CLIENTS] = { "a multiple of 8", CONF_U32, set_multiple, .number = true, .step = 8 },
 	[CONF_T_WORKERS] = { "`auto` or a whole number", CONF_U32, set_workers },
@@ -79,6 +88,7 @@ static const struct {
 	[CONF_T_URL] = { "a URL such as http://10.0.0.1:8100", CONF_STR, set_url },
 	[CONF_T_LOG_LEVEL] = { "a log level", CONF_WORD, set_word, log_level_name, LOG_L_DEBUG + 1 },
 	[CONF_T_LOG_FORMAT] = { "a log format", CONF_WORD, set_word, log_format_name, LOG_F_OFF + 1 },
+	[CONF_T_LOG_TO] = { "a place for the log", CONF_WORD, set_word, log_to_name, LOG_TO_JOURNALD + 1 },
 	[CONF_T_CONNECTOR] = { "a connector", CONF_WORD, set_word, connector_name, CONNECTOR_N },
 	[CONF_T_POLICY] = { "a policy", CONF_WORD, set_word, policy_name, POLICY_N },
 	[CONF_T_LOAD] = { "a measure of load", CONF_WORD, set_word, load_name, LOAD_N },
@@ -220,6 +230,24 @@ set_fraction(const struct conf_key *k, void *base, const char *text, char what[C
 	if (n > 0 && !(one && (n == 1 || none)) && !(zero && point && !none))
 		return bad(what, "%.60s is not %s", text, conf_wants(k));
 	memcpy(member_at(k, base), text, n + 1);
+	return 0;
+}
+
+/* Digits behind the point are those of CONF_PART_ALL at most. */
+static int
+set_part(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	const size_t after = strlen(text) > 2 ? strlen(text) - 2 : 0;
+	uint32_t v = 0, weight = CONF_PART_ALL / 10;
+	bool ok = (text[0] == '0' || text[0] == '1') &&
+		  (text[1] == '\0' || (text[1] == '.' && after > 0 && after <= 6 &&
+					      strspn(text + 2, "0123456789") == after));
+
+	for (size_t i = 2; ok && i < 2 + after; i++, weight /= 10)
+		v += (uint32_t)(text[i] - '0') * weight;
+	if (!ok || (text[0] == '1' && v > 0))
+		return bad(what, "%.60s is not %s", text, conf_wants(k));
+	*(uint32_t *)member_at(k, base) = text[0] == '1' ? CONF_PART_ALL : v;
 	return 0;
 }
 

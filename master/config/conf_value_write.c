@@ -34,6 +34,8 @@ write_number(const struct conf_key *k, uint64_t v, FILE *out)
 		(void)fputs(conf_units_show(v, conf_durations, buf), out);
 	else if (k->type == CONF_T_PRIORITY)
 		(void)fprintf(out, "%" PRId32, (int32_t)v);
+	else if (k->type == CONF_T_PART)
+		(void)fprintf(out, "%.7g", (double)v / CONF_PART_ALL);
 	else if (k->type == CONF_T_MODE)
 		(void)fprintf(out, "%04" PRIo64, v);
 	else

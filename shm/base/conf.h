@@ -131,7 +131,8 @@ struct conf_timeouts {           /* milliseconds */
 };
 
 #define THRESHOLD_AUTO UINT32_MAX
-#define CONF_FRACTION 24 /* bytes of a number between 0 and 1, as written */
+#define CONF_PART_ALL 1000000u /* a part of 1: parts are in millionths */
+#define CONF_FRACTION 24       /* bytes of a number between 0 and 1, as written */
 
 /* All that a connector needs of its pool; by value wherever a pool is described. */
 struct conf_handshake {
@@ -305,6 +306,8 @@ struct conf_live {
 	uint32_t max_fanout;        /* branches of one request; more is refused */
 	enum log_format log_format;
 	enum log_level log_level;
+	uint32_t log_sample;   /* the part of good requests that get their line, of CONF_PART_ALL */
+	uint32_t trace_sample; /* the part of requests without a traceparent that begin a trace */
 	/* 1: /metrics is answered at the clients' addresses, too, although there are operators' ones */
 	uint32_t metrics_on_client_port;
 };
@@ -319,6 +322,7 @@ struct conf {
 	struct conf_listen *admin_listen;
 	size_t nadmin_listen;
 
+	enum log_to log_to; /* a change needs a restart */
 	/* sizes of the shared memory: a change needs a restart */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
 	uint32_t queue_slots;    /* of each pool: requests that can wait */

@@ -1,5 +1,6 @@
 #include "shm/base/log.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,12 +36,13 @@ static struct {
 	enum log_level level;
 	enum log_format format;
 	bool journal;      /* stderr goes to journald, which reads the level from the prefix */
+	int journal_fd;    /* a socket to journald; -1: lines go to stderr */
 	mode_t sink;       /* file type of stderr: how a line is kept from blocking */
 	uint64_t dropped;  /* lines since the last one that was written */
 	uint64_t *counter; /* all dropped lines of this process; NULL: not counted */
 	log_error_fn *errors_to;
 	void *errors_arg;
-} self = {.process = "-", .level = LOG_L_INFO};
+} self = {.process = "-", .level = LOG_L_INFO, .journal_fd = -1};
 
 struct line {
 	char b[LINE_MAX_BYTES];
@@ -237,13 +240,8 @@ is_left_out(const struct line *l, const struct log_field *f)
 }
 
 static void
-put_field(struct line *l, const struct log_field *f)
+put_value(struct line *l, const struct log_field *f)
 {
-	size_t before = l->n;
-
-	if (is_left_out(l, f))
-		return;
-	put_key(l, f->key);
 	switch (f->type) {
 	case LOG_T_NONE:
 		break;
@@ -261,6 +259,17 @@ put_field(struct line *l, const struct log_field *f)
 		put(l, (const char[]){'.', (char)('0' + f->v.u % 1000 / 100)}, 2);
 		break;
 	}
+}
+
+static void
+put_field(struct line *l, const struct log_field *f)
+{
+	const size_t before = l->n;
+
+	if (is_left_out(l, f))
+		return;
+	put_key(l, f->key);
+	put_value(l, f);
 	if (l->full)
 		l->n = before; /* whole fields only, or the JSON would not close */
 }
@@ -292,14 +301,16 @@ put_time(struct line *l)
 static void
 put_start(struct line *l, enum log_level level, const char *msg)
 {
-	if (self.journal)
+	const bool journal = self.journal || self.journal_fd != -1;
+
+	if (self.journal && self.journal_fd == -1)
 		put_str(l, levels[level].prefix);
 	if (l->json)
 		put(l, "{", 1);
 	l->start = l->n;
-	if (!self.journal) /* the journal has its own */
+	if (!journal) /* the journal has its own */
 		put_time(l);
-	if (!self.journal || l->json)
+	if (!journal || l->json)
 		put_field(l, &LOG_S("level", levels[level].name));
 	put_field(l, &LOG_S("msg", msg));
 }
@@ -386,6 +397,114 @@ sink_take(const char *p, size_t n)
 	return r != -1;
 }
 
+/* --- journald's own protocol --------------------------------------------------------------------
+ *
+ * systemd.io/JOURNAL_NATIVE_PROTOCOL: one datagram is one entry, a line NAME=value for each field.  Not
+ * sd_journal_sendv(): it waits while the journal is stuck. */
+
+#define ENTRY_BYTES (3 * LINE_MAX_BYTES)
+
+struct entry {
+	char b[ENTRY_BYTES];
+	size_t n;
+};
+
+static void
+entry_add(struct entry *e, const char *p, size_t n)
+{
+	if (n <= sizeof(e->b) - e->n) {
+		memcpy(e->b + e->n, p, n);
+		e->n += n;
+	}
+}
+
+/* A value with a newline has its length before it, as 64 bits with the lowest byte first. */
+static void
+entry_value(struct entry *e, const char *p, size_t n)
+{
+	const uint64_t le = htole64(n);
+
+	if (memchr(p, '\n', n) == NULL) {
+		entry_add(e, "=", 1);
+	} else {
+		entry_add(e, "\n", 1);
+		entry_add(e, (const char *)&le, sizeof(le));
+	}
+	entry_add(e, p, n);
+	entry_add(e, "\n", 1);
+}
+
+static void
+entry_name(struct entry *e, const char *key)
+{
+	char name[4 + KEY_MAX] = "PDR_";
+	size_t n = 4;
+
+	for (; *key != '\0' && n < sizeof(name); key++)
+		name[n++] = (char)(*key >= 'a' && *key <= 'z' ? *key - 'a' + 'A' : *key);
+	entry_add(e, name, n);
+}
+
+static void
+entry_field(struct entry *e, const struct log_field *f)
+{
+	struct line v = {.n = 0};
+
+	if (f->type == LOG_T_NONE || (f->type == LOG_T_STR && f->v.s == NULL))
+		return;
+	if (e->n > sizeof(e->b) - KEY_MAX - FIELD_MAX_BYTES - 64)
+		return; /* a field is whole or left out */
+	entry_name(e, f->key);
+	if (f->type == LOG_T_STR) {
+		entry_value(e, f->v.s, strnlen(f->v.s, FIELD_MAX_BYTES));
+		return;
+	}
+	put_value(&v, f);
+	entry_value(e, v.b, v.n);
+}
+
+/* `l`: the whole line, without its newline the message. */
+static bool
+journal_take(enum log_level level, const struct line *l, const struct log_field *fields, size_t n)
+{
+	struct entry e;
+	const char priority[] = {
+		'P', 'R', 'I', 'O', 'R', 'I', 'T', 'Y', '=', levels[level].prefix[1], '\n'};
+	ssize_t r;
+
+	e.n = 0;
+	entry_add(&e, "SYSLOG_IDENTIFIER=pdrouter\n", 27);
+	entry_add(&e, priority, sizeof(priority));
+	entry_add(&e, "MESSAGE", 7);
+	entry_value(&e, l->b, l->n - 1);
+	entry_field(&e, &LOG_S("process", self.process));
+	entry_field(&e, &LOG_U("slot", self.slot));
+	for (size_t i = 0; i < n; i++)
+		entry_field(&e, &fields[i]);
+	do
+		r = send(self.journal_fd, e.b, e.n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (r == -1 && errno == EINTR);
+	return r != -1;
+}
+
+int
+log_to_journal(const char *path)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	int err;
+
+	(void)snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", path);
+	if (fd == -1 || connect(fd, (struct sockaddr *)&sun, sizeof(sun)) == -1) {
+		err = errno;
+		if (fd != -1)
+			(void)close(fd);
+		return err;
+	}
+	self.journal_fd = fd;
+	return 0;
+}
+
 /* Makes the line and writes it.  Returns false if the line was dropped. */
 static bool
 write_line(enum log_level level, const char *msg, const struct log_field *fields, size_t n)
@@ -406,7 +525,7 @@ write_line(enum log_level level, const char *msg, const struct log_field *fields
 		clipped |= l.full;
 	}
 	put_end(&l, clipped);
-	return sink_take(l.b, l.n);
+	return self.journal_fd == -1 ? sink_take(l.b, l.n) : journal_take(level, &l, fields, n);
 }
 
 /* Writes how many lines were dropped, if any were.  Returns false if stderr still takes nothing. */

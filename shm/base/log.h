@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 enum log_level { LOG_L_ERROR, LOG_L_WARN, LOG_L_INFO, LOG_L_DEBUG };
+enum log_to { LOG_TO_STDERR, LOG_TO_JOURNALD };
 /* OFF: errors alone, as logfmt */
 enum log_format { LOG_F_LOGFMT, LOG_F_JSON, LOG_F_OFF };
 
@@ -38,6 +39,10 @@ struct log_field {
 
 /* `process` ("master", "worker", "notifier") and its slot stand in every line after this call. */
 void log_init(const char *process, uint32_t slot);
+#define LOG_JOURNAL "/run/systemd/journal/socket"
+/* Lines of this process and of those that it forks go to journald's socket from now on, each field with a name of its
+ * own: PDR_REASON.  Returns 0, or an errno. */
+int log_to_journal(const char *path);
 /* Dropped lines are added to *counter, which no other process writes. */
 void log_count_dropped(uint64_t *counter);
 void log_setup(enum log_level level, enum log_format format);

@@ -52,9 +52,9 @@ struct rcu_reader { /* one per process slot */
 
 /*
  * The live settings in force (struct conf_live), as words.  seq is odd while they change.  Changes
- * are rare, so readers find the line in their cache.
+ * are rare, so readers find the lines in their cache.
  */
-#define SETTINGS_WORDS 15
+#define SETTINGS_WORDS 31
 struct settings { /* W: master */
 	_Alignas(SHM_LINE) uint64_t seq;
 	uint64_t word[SETTINGS_WORDS];

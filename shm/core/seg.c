@@ -38,7 +38,7 @@ static_assert(sizeof(struct rcu_reader) == SHM_LINE, "no two readers share a lin
 static_assert(sizeof(struct rcu_domain) == 2 * SHM_LINE, "gp and the pointer have a line each");
 static_assert(
 	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
-static_assert(sizeof(struct settings) == SHM_LINE, "a reader loads one line");
+static_assert(sizeof(struct settings) == 2 * SHM_LINE, "seq is in the first line");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct budget) == SHM_LINE, "no two workers share a line");

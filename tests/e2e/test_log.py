@@ -64,3 +64,16 @@ def test_logfmt_lines(world):
     assert re.match(r"ts=20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=info msg=request process=worker slot=\d+ req=kv-line ", line)
     assert re.search(r"\breason=ok\b", line) and " status=200 " in line and " pool=sim-model " in line
     assert "=-" not in line and " rescued=" not in line
+
+
+def test_good_requests_are_sampled_and_failed_ones_logged(world):
+    r, _, _ = world.pd(log_sample=0)
+    for _ in range(5):
+        assert r.complete().status == 200
+    assert r.post("/v1/completions", {"model": "none", "prompt": "x"}).status == 404
+    wait("its line", lambda: r.lines("request"))
+    assert [x["reason"] for x in r.lines("request")] == ["model_not_found"]
+    r.reload(log_sample=0.5)
+    for _ in range(60):
+        r.complete()
+    assert len(wait("lines", lambda: len(r.ends()) > 5 and r.ends())) < 57

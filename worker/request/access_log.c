@@ -1,6 +1,7 @@
 #include "worker/request/access_log.h"
 
 #include "shm/base/log.h"
+#include "shm/base/rnd.h"
 #include "shm/metrics.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/tokens.h"
@@ -110,8 +111,18 @@ pace_of(const struct req *req, const struct took *t)
 	return LOG_MS("tokens_per_s", (n - first) * 1000000000 / t->decode_us);
 }
 
-void
-access_log_line(const struct req *req, uint64_t now_us)
+/* A good request is logged by lot; what an operator looks for is always logged. */
+static bool
+is_logged(const struct req *req)
+{
+	const uint32_t part = req->w->conf->live.log_sample;
+
+	return part == CONF_PART_ALL || req->job.end != END_OK || req->job.tries > 0 ||
+	       rnd_u64() % CONF_PART_ALL < part;
+}
+
+static void
+line(const struct req *req, uint64_t now_us)
 {
 	const struct took t = took(req, now_us);
 	char client[ADDRESS_TEXT];
@@ -148,6 +159,13 @@ access_log_line(const struct req *req, uint64_t now_us)
 		count_of("completion_tokens", t.tokens.completion), pace_of(req, &t),
 		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
 		LOG_U("events", req->events));
+}
+
+void
+access_log_line(const struct req *req, uint64_t now_us)
+{
+	if (is_logged(req))
+		line(req, now_us);
 }
 
 void

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -215,6 +216,31 @@ Test(base_log, journal_prefix_only_where_stderr_is_the_journal)
 	log_init("master", 0);
 	log_error("m");
 	cr_expect_str_eq(line(), "level=error msg=m process=master slot=0");
+}
+
+/* What journald would take: its own protocol, a field each. */
+Test(base_log, fields_for_the_journal)
+{
+	static const char entry[] =
+		"SYSLOG_IDENTIFIER=pdrouter\nPRIORITY=4\n"
+		"MESSAGE=msg=\"it ends\" process=worker slot=3 reason=\"o k\" first_ms=1.5 "
+		"text=\"a\\nb\"\n"
+		"PDR_PROCESS=worker\nPDR_SLOT=3\nPDR_REASON=o k\nPDR_FIRST_MS=1.5\n"
+		"PDR_TEXT\n\3\0\0\0\0\0\0\0a\nb\n";
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+	ssize_t n;
+
+	(void)snprintf(sun.sun_path, sizeof(sun.sun_path), "/tmp/pdr-journal.%d", (int)getpid());
+	cr_assert_eq(log_to_journal(sun.sun_path), ENOENT);
+	cr_assert_eq(bind(fd, (struct sockaddr *)&sun, sizeof(sun)), 0);
+	cr_assert_eq(log_to_journal(sun.sun_path), 0);
+	(void)unlink(sun.sun_path);
+	log_warn("it ends", LOG_S("reason", "o k"), LOG_S("none", NULL), LOG_MS("first_ms", 1500),
+		LOG_S("text", "a\nb"));
+	n = recv(fd, got, sizeof(got), 0);
+	cr_assert_eq(n, (ssize_t)sizeof(entry) - 1, "%.*s", (int)n, got);
+	cr_assert_eq(memcmp(got, entry, sizeof(entry) - 1), 0, "%.*s", (int)n, got);
 }
 
 Test(base_rnd, ids_differ_also_after_a_fork)
