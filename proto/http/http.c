@@ -521,7 +521,8 @@ bool
 http_is_ours(struct span name)
 {
 	static const char *const ours[] = {"host", "content-length", "x-request-id", "expect",
-		"accept-encoding", "x-data-parallel-rank", "x-pd-route", "x-request-timeout-ms"};
+		"accept-encoding", "x-data-parallel-rank", "x-pd-route", "x-request-timeout-ms",
+		"traceparent"};
 
 	if (name.n >= 11 && span_is((struct span){name.p, 11}, "x-override-"))
 		return true;

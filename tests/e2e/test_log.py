@@ -66,6 +66,38 @@ def test_logfmt_lines(world):
     assert "=-" not in line and " rescued=" not in line
 
 
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def parents(*engines):
+    return [dict(e.last().headers).get("traceparent") for e in engines]
+
+
+def test_a_trace_passes_with_a_span_for_each_engine(shared, router):
+    router.complete(headers=[("X-Request-Id", "traced"), ("traceparent", f"00-{TRACE}-00f067aa0ba902b7-01"), ("tracestate", "a=1")])
+    got = parents(shared.p, shared.d)
+    spans = {re.fullmatch(rf"00-{TRACE}-([0-9a-f]{{16}})-01", x)[1] for x in got}
+    assert len(spans) == 2 and "00f067aa0ba902b7" not in spans and router.end_of("traced")["trace"] == TRACE
+    assert dict(shared.d.last().headers)["tracestate"] == "a=1"
+
+
+@pytest.mark.parametrize("wrong", ["00-" + "0" * 32 + "-00f067aa0ba902b7-01", f"ff-{TRACE}-00f067aa0ba902b7-01", "x", ""])
+def test_a_traceparent_that_cannot_be_read_ends_here(shared, router, wrong):
+    router.complete(headers=[("X-Request-Id", f"x{wrong}"), ("traceparent", wrong), ("tracestate", "a=1")])
+    assert parents(shared.p, shared.d) == [None, None] and "tracestate" not in dict(shared.d.last().headers)
+    assert router.end_of(f"x{wrong}")["trace"] is None
+
+
+def test_traces_begin_here_if_a_sample_is_configured(world):
+    r, (p,), (d,) = world.pd(tracing={"sample": 1})
+    r.complete(headers=[("X-Request-Id", "begun"), ("tracestate", "a=1")])
+    trace = r.end_of("begun")["trace"]
+    assert [x.split("-")[1] for x in parents(p, d)] == [trace] * 2 and "tracestate" not in dict(d.last().headers)
+    r.reload(tracing={"sample": 0})
+    r.complete()
+    assert parents(p, d) == [None, None]
+
+
 def test_good_requests_are_sampled_and_failed_ones_logged(world):
     r, _, _ = world.pd(log_sample=0)
     for _ in range(5):

@@ -1,6 +1,7 @@
 #include "worker/attempt/compose.h"
 
 #include "shm/base/clock.h"
+#include "shm/base/rnd.h"
 #include "shm/restart.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
@@ -22,6 +23,19 @@ put_path(struct lines *l, const struct facts *f)
 	lines_add(l, path, rest);
 	lines_put(l, f->response);
 	lines_put(l, route_after(f->route));
+}
+
+/* Each request to an engine is a span of its own. */
+static void
+put_trace(struct lines *l, const struct trace *t)
+{
+	char parent[TRACE_PARENT];
+
+	if (t->id[0] == '\0')
+		return;
+	trace_write(t, rnd_u64(), parent);
+	lines_put(l, "\r\ntraceparent: ");
+	lines_add(l, parent, sizeof(parent));
 }
 
 /* `path`: NULL for the client's own. */
@@ -54,6 +68,7 @@ lines(struct leg *leg, struct leg_message *m, const char *method, const char *pa
 		lines_put(&l, "\r\nX-data-parallel-rank: ");
 		lines_number(&l, (uint64_t)a->t.rank[kind]);
 	}
+	put_trace(&l, &a->t.of.facts->trace);
 	lines_put(&l, "\r\n");
 	if (leg->ep->key_line != NULL)
 		lines_put(&l, leg->ep->key_line);

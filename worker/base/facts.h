@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/http/trace.h"
 #include "shm/base/conf.h"
 #include "worker/base/route.h"
 
@@ -58,6 +59,7 @@ struct facts {
 	enum route route;
 	bool stream;
 	char id[REQ_ID_MAX + 1];
+	struct trace trace; /* the client's, or one that begins here; none: tracing.sample */
 	char model[256];
 	/* /v1/responses: the id of the former response that the request is about; "": of none */
 	char response[REQ_ID_MAX + 1];

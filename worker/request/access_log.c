@@ -132,6 +132,7 @@ line(const struct req *req, uint64_t now_us)
 		LOG_S("attempt", req->job.nbranches > 0 && req->job.branches[0].attempt != NULL
 					 ? req->job.branches[0].attempt->t.id
 					 : NULL),
+		LOG_S("trace", req->job.facts.trace.id[0] != '\0' ? req->job.facts.trace.id : NULL),
 		LOG_S("client", address_text(&req->from, client)),
 		LOG_S("key", req->key != NULL ? req->key->name : NULL),
 		LOG_S("route", route_path(req->job.facts.route)),

@@ -74,6 +74,28 @@ is_key(struct span name)
 	return span_is(name, "authorization") || span_is(name, "x-api-key");
 }
 
+/* A trace that cannot be read ends here, with its tracestate, as the standard says. */
+static void
+take_trace(struct req *req, const struct http_head *h)
+{
+	const struct http_header *f = http_header(h, "traceparent");
+	const uint32_t part = req->w->conf->live.trace_sample;
+	struct trace *t = &req->job.facts.trace;
+
+	req->traced = f != NULL && trace_read(f->value.p, f->value.n, t);
+	if (req->traced)
+		return;
+	if (part > 0 && rnd_u64() % CONF_PART_ALL < part)
+		trace_make(t, rnd_u64(), rnd_u64());
+}
+
+/* Returns true if engines get the line.  A tracestate belongs to the client's traceparent. */
+static bool
+passes(const struct http_header *f, bool traced)
+{
+	return !f->hop && !http_is_ours(f->name) && (traced || !span_is(f->name, "tracestate"));
+}
+
 static void
 take_headers(struct req *req, const struct http_head *h)
 {
@@ -86,7 +108,7 @@ take_headers(struct req *req, const struct http_head *h)
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const struct http_header *f = &h->headers[i];
 
-		if (f->hop || http_is_ours(f->name))
+		if (!passes(f, req->traced))
 			continue;
 		if (is_key(f->name))
 			nkeys++;
@@ -208,6 +230,7 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 	in->end = refusal(req, h, &in->detail);
 	if (in->end != END_OK || !route_forwards(req->job.facts.route))
 		return;
+	take_trace(req, h);
 	take_headers(req, h);
 	if (h->expect_continue && !req->http10 && !req->framing.done)
 		ask_for_body(req);

@@ -66,6 +66,7 @@ struct req {
 	 * that needs the close */
 	bool keep_alive;
 	bool http10;              /* property of the head: HTTP/1.0, so no chunked answers */
+	bool traced;              /* property of the head: it has a traceparent that can be read */
 	struct http_body framing; /* framing of the request's body */
 	uint64_t body_from_ms;    /* when the head was read */
 	/* bytes of a large body that its head declares and that have not come (limit.h) */

@@ -1,0 +1,28 @@
+/*
+ * W3C Trace Context (www.w3.org/TR/trace-context): which trace a request belongs to.
+ *
+ * traceparent: version "00", 32 digits of the trace id, 16 of the parent's span id, 2 of flags.  A later version may
+ * have more behind them.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TRACE_ID 32
+#define TRACE_PARENT 55 /* "00-" id "-" span "-" flags */
+
+struct trace {
+	char id[TRACE_ID + 1]; /* lower-case hex; "": the request has no trace */
+	uint8_t flags;
+};
+
+#define TRACE_SAMPLED 1u
+
+/* Reads the value of a traceparent.  Returns false, and an empty trace, if it is none. */
+bool trace_read(const char *p, size_t n, struct trace *ret);
+/* Makes a new trace, from random bits. */
+void trace_make(struct trace *ret, uint64_t high, uint64_t low);
+/* Writes the value of the traceparent that names `span` as the parent, TRACE_PARENT bytes.  A span of 0 is written as
+ * 1: all zeros are no id. */
+void trace_write(const struct trace *t, uint64_t span, char ret[TRACE_PARENT]);

@@ -1,0 +1,83 @@
+/* traceparent, as the standard's own examples and its errors have it. */
+#include "proto/http/trace.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ID "4bf92f3577b34da6a3ce929d0e0e4736"
+#define SPAN "00f067aa0ba902b7"
+
+static bool
+reads(const char *text, struct trace *t)
+{
+	const size_t n = strlen(text);
+	char *copy = malloc(n > 0 ? n : 1);
+	bool r;
+
+	cr_assert_not_null(copy);
+	memcpy(copy, text, n);
+	r = trace_read(copy, n, t);
+	free(copy);
+	return r;
+}
+
+Test(trace, read)
+{
+	static const struct {
+		const char *text;
+		bool ok;
+		uint8_t flags;
+	} rows[] = {
+		{"00-" ID "-" SPAN "-01", true, 1},
+		{"00-" ID "-" SPAN "-00", true, 0},
+		{"00-" ID "-" SPAN "-ff", true, 0xff},
+		{"cc-" ID "-" SPAN "-01", true, 1},
+		{"01-" ID "-" SPAN "-01-more", true, 1},
+		{"00-" ID "-" SPAN "-01-more", false, 0},
+		{"01-" ID "-" SPAN "-01more", false, 0},
+		{"ff-" ID "-" SPAN "-01", false, 0},
+		{"00-" ID "-" SPAN "-0", false, 0},
+		{"00-" ID "-" SPAN "-0x", false, 0},
+		{"00-" ID "_" SPAN "-01", false, 0},
+		{"00_" ID "-" SPAN "-01", false, 0},
+		{"00-" ID "-" SPAN "_01", false, 0},
+		{"0G-" ID "-" SPAN "-01", false, 0},
+		{"00-4BF92F3577B34DA6A3CE929D0E0E4736-" SPAN "-01", false, 0},
+		{"00-00000000000000000000000000000000-" SPAN "-01", false, 0},
+		{"00-" ID "-0000000000000000-01", false, 0},
+		{"", false, 0},
+	};
+	struct trace t;
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		cr_expect_eq(reads(rows[i].text, &t), rows[i].ok, "%s", rows[i].text);
+		cr_expect_str_eq(t.id, rows[i].ok ? ID : "", "%s", rows[i].text);
+		cr_expect_eq(t.flags, rows[i].flags, "%s", rows[i].text);
+	}
+}
+
+Test(trace, written)
+{
+	char text[TRACE_PARENT + 1] = "";
+	struct trace t, back;
+
+	cr_assert(reads("01-" ID "-" SPAN "-03-later", &t));
+	trace_write(&t, 0x1234, text);
+	cr_expect_str_eq(text, "00-" ID "-0000000000001234-03");
+	trace_write(&t, 0, text);
+	cr_expect(reads(text, &back), "%s", text);
+}
+
+Test(trace, made)
+{
+	char text[TRACE_PARENT + 1] = "";
+	struct trace t, back;
+
+	trace_make(&t, UINT64_MAX, 1);
+	trace_write(&t, 7, text);
+	cr_expect_str_eq(text, "00-ffffffffffffffff0000000000000001-0000000000000007-01");
+	trace_make(&t, 0, 0);
+	trace_write(&t, 7, text);
+	cr_expect(reads(text, &back), "%s", text);
+}
