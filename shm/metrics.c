@@ -14,14 +14,13 @@
 #define MS 1000u
 #define S 1000000u
 /*
- * From the gap between tokens on a fast engine to the longest prefill.  Buckets below a second,
- * where latencies are compared, differ by about 2.5 x; buckets above are coarser, since only "too
- * slow" matters there.
+ * From the gap between tokens on a fast engine to the longest prefill.  Buckets from 5 to 200 ms, where gaps are
+ * compared, differ by 1.7 x or less; buckets above a second are coarser, since only "too slow" matters there.
  */
 // clang-format off
 const uint64_t metric_bucket_us[METRIC_BUCKETS] = {
-	1 * MS, 2500, 5 * MS, 10 * MS, 25 * MS, 50 * MS, 100 * MS, 250 * MS, 500 * MS,
-	1 * S, 2500 * MS, 5 * S, 10 * S, 30 * S, 60 * S, 120 * S, 300 * S, 600 * S,
+	1 * MS, 2500, 5 * MS, 7500, 10 * MS, 15 * MS, 20 * MS, 30 * MS, 50 * MS, 75 * MS, 100 * MS, 150 * MS, 200 * MS,
+	300 * MS, 500 * MS, 1 * S, 2 * S, 5 * S, 10 * S, 20 * S, 30 * S, 60 * S, 120 * S, 300 * S, 600 * S,
 };
 // clang-format on
 #undef MS
@@ -36,6 +35,8 @@ const char *const metric_counter_name[M_N] = {METRIC_COUNTERS(METRIC_NAME)};
 const char *const metric_counter_help[M_N] = {METRIC_COUNTERS(METRIC_HELP)};
 const char *const metric_gauge_name[G_N] = {METRIC_GAUGES(METRIC_NAME)};
 const char *const metric_gauge_help[G_N] = {METRIC_GAUGES(METRIC_HELP)};
+const char *const metric_tokens_kind[T_N] = {METRIC_TOKENS(METRIC_NAME)};
+const char *const metric_tokens_help[T_N] = {METRIC_TOKENS(METRIC_HELP)};
 const char *const metric_hist_name[H_N] = {METRIC_HISTOGRAMS(METRIC_NAME)};
 const char *const metric_hist_help[H_N] = {METRIC_HISTOGRAMS(METRIC_HELP)};
 
@@ -47,11 +48,18 @@ metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, u
 
 	if (pool == METRIC_NO_POOL)
 		return;
-	hist = &s->hist[(size_t)pool * H_N + h];
+	hist = &s->pools[pool].hist[h];
 	while (i < METRIC_BUCKETS && us > metric_bucket_us[i])
 		i++;
 	hist->bucket[i]++;
 	hist->sum_us += us;
+}
+
+void
+metric_tokens_add(struct metrics_slab *s, uint32_t pool, enum metric_tokens t, uint64_t n)
+{
+	if (pool != METRIC_NO_POOL)
+		s->pools[pool].tokens[t] += n;
 }
 
 #define KEY_VALID (UINT64_C(1) << 63) /* all of pool, path, reason and status may be 0 */
@@ -131,12 +139,23 @@ metric_hist_sum(
 	assert(pool < seg->hdr->max_pools);
 	memset(ret, 0, sizeof(*ret));
 	for (uint32_t slot = 0; slot < seg->hdr->nslots; slot++) {
-		const struct metric_hist *hist = &seg_slab(seg, slot)->hist[(size_t)pool * H_N + h];
+		const struct metric_hist *hist = &seg_slab(seg, slot)->pools[pool].hist[h];
 
 		for (unsigned i = 0; i <= METRIC_BUCKETS; i++)
 			ret->bucket[i] += shm_load(&hist->bucket[i]);
 		ret->sum_us += shm_load(&hist->sum_us);
 	}
+}
+
+uint64_t
+metric_tokens_sum(const struct seg *seg, uint32_t pool, enum metric_tokens t)
+{
+	uint64_t sum = 0;
+
+	assert(pool < seg->hdr->max_pools);
+	for (uint32_t slot = 0; slot < seg->hdr->nslots; slot++)
+		sum += shm_load(&seg_slab(seg, slot)->pools[pool].tokens[t]);
+	return sum;
 }
 
 static int
@@ -253,15 +272,25 @@ gauges_mend(struct metrics_slab *s)
 	return bad;
 }
 
+static uint32_t
+pool_mend(struct metric_pool *p)
+{
+	uint32_t bad = counts_mend(p->tokens, T_N);
+
+	for (unsigned h = 0; h < H_N; h++)
+		bad += counts_mend(p->hist[h].bucket, METRIC_BUCKETS + 1) +
+		       counts_mend(&p->hist[h].sum_us, 1);
+	return bad;
+}
+
 uint32_t
 metric_mend(struct seg *seg, uint32_t slot, uint32_t pools_end)
 {
 	struct metrics_slab *s = seg_slab(seg, slot);
 	uint32_t bad = counts_mend(s->counters, M_N) + counts_mend(&s->other, 1) + gauges_mend(s);
 
-	for (uint32_t i = 0; i < pools_end * H_N; i++)
-		bad += counts_mend(s->hist[i].bucket, METRIC_BUCKETS + 1) +
-		       counts_mend(&s->hist[i].sum_us, 1);
+	for (uint32_t i = 0; i < pools_end; i++)
+		bad += pool_mend(&s->pools[i]);
 	return bad + cells_mend(seg, s);
 }
 

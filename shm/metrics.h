@@ -27,6 +27,9 @@ metric_gauge_add(struct metrics_slab *s, enum metric_gauge g, int64_t n)
 /* The gauges of the slab are what its process knows; a gauge that differs is suspect, and written again. */
 void metric_gauges_restore(struct metrics_slab *s, const int64_t known[G_N], uint32_t slot);
 
+/* Tokens of a pool's request. */
+void metric_tokens_add(struct metrics_slab *s, uint32_t pool, enum metric_tokens t, uint64_t n);
+
 void metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, uint64_t us);
 
 /* pool METRIC_NO_POOL: the request never came to a pool. `path` and `reason` are small numbers of the
@@ -47,6 +50,7 @@ uint64_t metric_sum(const struct seg *seg, enum metric_counter m);
 int64_t metric_gauge_sum(const struct seg *seg, enum metric_gauge g);
 void metric_hist_sum(
 	const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret);
+uint64_t metric_tokens_sum(const struct seg *seg, uint32_t pool, enum metric_tokens t);
 /* Merges the cells of all slots into ret[max]; returns how many, *ret_other the uncounted rest. */
 size_t metric_cells_sum(
 	const struct seg *seg, struct metric_cell *ret, size_t max, uint64_t *ret_other);
@@ -58,4 +62,5 @@ void metric_reap(struct seg *seg, uint32_t slot);
 
 extern const char *const metric_counter_name[M_N], *const metric_counter_help[M_N];
 extern const char *const metric_gauge_name[G_N], *const metric_gauge_help[G_N];
+extern const char *const metric_tokens_kind[T_N], *const metric_tokens_help[T_N];
 extern const char *const metric_hist_name[H_N], *const metric_hist_help[H_N];

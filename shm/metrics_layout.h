@@ -17,13 +17,21 @@ enum metric_gauge { METRIC_GAUGES(METRIC_ENUM) G_N };
 #define METRIC_ENUM(id, name, help) H_##id,
 enum metric_histogram { METRIC_HISTOGRAMS(METRIC_ENUM) H_N };
 #undef METRIC_ENUM
+#define METRIC_ENUM(id, name, help) T_##id,
+enum metric_tokens { METRIC_TOKENS(METRIC_ENUM) T_N };
+#undef METRIC_ENUM
 
 /* The last bucket is +Inf. */
-#define METRIC_BUCKETS 18
+#define METRIC_BUCKETS 25
 
 struct metric_hist {
 	uint64_t bucket[METRIC_BUCKETS + 1]; /* not cumulative */
 	uint64_t sum_us;
+};
+
+struct metric_pool {
+	struct metric_hist hist[H_N];
+	uint64_t tokens[T_N];
 };
 
 /* Requests by pool, path, status and end reason: a bounded open-addressed set of cells. */
@@ -39,7 +47,7 @@ struct metrics_slab {
 	int64_t gauges[G_N];
 	uint64_t other; /* requests beyond METRIC_CELLS combinations */
 	struct metric_cell cells[METRIC_CELLS];
-	struct metric_hist hist[]; /* [max_pools][H_N] */
+	struct metric_pool pools[]; /* [max_pools] */
 };
 
 /* Bytes of one slab for so many pools, rounded to SHM_LINE. */
@@ -47,7 +55,7 @@ static inline size_t
 metrics_slab_bytes(uint32_t max_pools)
 {
 	const size_t bytes =
-		sizeof(struct metrics_slab) + (size_t)max_pools * H_N * sizeof(struct metric_hist);
+		sizeof(struct metrics_slab) + (size_t)max_pools * sizeof(struct metric_pool);
 
 	return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
 }

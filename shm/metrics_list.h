@@ -99,5 +99,12 @@
 	X(PREFILL, "pdrouter_prefill_seconds", "From sending the prefill leg to its full answer.")       \
 	X(DURATION, "pdrouter_request_duration_seconds", "From a request's first byte to the end of its answer.") \
 	X(QUEUE, "pdrouter_queue_wait_seconds", "Time in the queue for a slot, served or not.")    \
-	X(GAP, "pdrouter_event_gap_seconds", "Between two successive events of a stream.")
+	X(GAP, "pdrouter_event_gap_seconds", "Between two successive events of a stream.") \
+	X(TOKEN, "pdrouter_time_per_output_token_seconds", "Decode time of an answer by the tokens that its engine says it has, without a stream's first one.")
+
+/* Tokens per pool, as engines say: the label `kind` of pdrouter_tokens_total. */
+#define METRIC_TOKENS(X)                                                                                \
+	X(PROMPT, "prompt", "Tokens that engines have said: of prompts, of prompts' parts that were cached, of answers.") \
+	X(CACHED, "cached", "")                                                                         \
+	X(COMPLETION, "completion", "")
 /* clang-format on */

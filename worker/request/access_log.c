@@ -100,15 +100,21 @@ time_of(const char *key, uint64_t us)
 	return us == 0 ? LOG_NONE : LOG_MS(key, us);
 }
 
-/* Tokens that came in decode's time: the first one of a stream begins it. */
-static struct log_field
-pace_of(const struct req *req, const struct took *t)
+/* Tokens that came in decode's time: the first one of a stream begins it.  0: not known. */
+static uint64_t
+decoded(const struct req *req, const struct took *t)
 {
 	const uint64_t n = t->tokens.completion, first = req->job.facts.stream ? 1 : 0;
 
-	if (n == USAGE_NONE || n <= first || t->decode_us == 0)
-		return LOG_NONE;
-	return LOG_MS("tokens_per_s", (n - first) * 1000000000 / t->decode_us);
+	return n == USAGE_NONE || n <= first || t->decode_us == 0 ? 0 : n - first;
+}
+
+static struct log_field
+pace_of(const struct req *req, const struct took *t)
+{
+	const uint64_t n = decoded(req, t);
+
+	return n == 0 ? LOG_NONE : LOG_MS("tokens_per_s", n * 1000000000 / t->decode_us);
 }
 
 /* A good request is logged by lot; what an operator looks for is always logged. */
@@ -122,9 +128,8 @@ is_logged(const struct req *req)
 }
 
 static void
-line(const struct req *req, uint64_t now_us)
+line(const struct req *req, const struct took *t, uint64_t now_us)
 {
-	const struct took t = took(req, now_us);
 	char client[ADDRESS_TEXT];
 
 	LOG_AT(req->job.end == END_LOCAL ? LOG_L_DEBUG : LOG_L_INFO, "request",
@@ -151,22 +156,43 @@ line(const struct req *req, uint64_t now_us)
 		req->plan.waiter.t_queued_us != 0 ? LOG_MS("queued_ms", req->plan.waiter.queued_us)
 						  : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
-		time_of("connect_ms", t.connect_us), LOG_MS("prefill_ms", t.prefill_us),
-		time_of("kv_ms", t.kv_us), LOG_MS("first_ms", t.first_us),
-		time_of("decode_ms", t.decode_us),
+		time_of("connect_ms", t->connect_us), LOG_MS("prefill_ms", t->prefill_us),
+		time_of("kv_ms", t->kv_us), LOG_MS("first_ms", t->first_us),
+		time_of("decode_ms", t->decode_us),
 		LOG_MS("total_ms", since(req->t_start_us, now_us)),
-		count_of("prompt_tokens", t.tokens.prompt),
-		count_of("cached_tokens", t.tokens.cached),
-		count_of("completion_tokens", t.tokens.completion), pace_of(req, &t),
+		count_of("prompt_tokens", t->tokens.prompt),
+		count_of("cached_tokens", t->tokens.cached),
+		count_of("completion_tokens", t->tokens.completion), pace_of(req, t),
 		LOG_U("bytes_in", req->bytes_in), LOG_U("bytes_out", req->bytes_out),
 		LOG_U("events", req->events));
+}
+
+/* Tokens and their times are counted with the line: the attempts know them. */
+static void
+count_tokens(const struct req *req, const struct took *t)
+{
+	struct metrics_slab *slab = req->w->slab;
+	const uint32_t pool = req->job.facts.pool.id;
+	const uint64_t said[T_N] = {[T_PROMPT] = t->tokens.prompt,
+		[T_CACHED] = t->tokens.cached,
+		[T_COMPLETION] = t->tokens.completion};
+	const uint64_t n = decoded(req, t);
+
+	for (enum metric_tokens k = 0; k < T_N; k++)
+		if (said[k] != USAGE_NONE)
+			metric_tokens_add(slab, pool, k, said[k]);
+	if (n > 0)
+		metric_observe(slab, pool, H_TOKEN, t->decode_us / n);
 }
 
 void
 access_log_line(const struct req *req, uint64_t now_us)
 {
+	const struct took t = took(req, now_us);
+
+	count_tokens(req, &t);
 	if (is_logged(req))
-		line(req, now_us);
+		line(req, &t, now_us);
 }
 
 void

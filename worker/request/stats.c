@@ -387,6 +387,24 @@ queues(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 }
 
 static void
+tokens(struct worker *w, struct evbuffer *out, const struct table_copy *t)
+{
+	char pool[160];
+
+	heading(out, "pdrouter_tokens_total", "counter", metric_tokens_help[0]);
+	for (uint32_t i = 0; i < t->npools; i++) {
+		const char *name = pool_name(w, t->pools[i].id);
+
+		(void)prom_label(pool, sizeof(pool), name, strlen(name));
+		for (enum metric_tokens k = 0; k < T_N; k++)
+			(void)evbuffer_add_printf(out,
+				"pdrouter_tokens_total{pool=\"%s\",kind=\"%s\"} %llu\n", pool,
+				metric_tokens_kind[k],
+				(unsigned long long)metric_tokens_sum(w->seg, t->pools[i].id, k));
+	}
+}
+
+static void
 policies(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 {
 	char pool[160];
@@ -526,6 +544,7 @@ of_pools(struct stats *s, struct evbuffer *out)
 {
 	policies(s->w, out, &s->t);
 	queues(s->w, out, &s->t);
+	tokens(s->w, out, &s->t);
 	return true;
 }
 

@@ -71,10 +71,23 @@ Test(shm_metrics, histograms_of_pools_and_kinds_are_apart)
 	cr_assert_eq(h.sum_us, 0);
 }
 
-/* The last cell of the last histogram of one slab, then the first word of the next slab. */
+Test(shm_metrics, tokens_of_pools_and_kinds_are_apart)
+{
+	metric_tokens_add(seg_slab(seg, 0), 1, T_PROMPT, 5);
+	metric_tokens_add(seg_slab(seg, 3), 1, T_PROMPT, 6);
+	metric_tokens_add(seg_slab(seg, 0), 1, T_COMPLETION, 7);
+	metric_tokens_add(seg_slab(seg, 0), METRIC_NO_POOL, T_PROMPT, 8);
+	cr_assert_eq(metric_tokens_sum(seg, 1, T_PROMPT), 11);
+	cr_assert_eq(metric_tokens_sum(seg, 1, T_CACHED), 0);
+	cr_assert_eq(metric_tokens_sum(seg, 1, T_COMPLETION), 7);
+	cr_assert_eq(metric_tokens_sum(seg, 0, T_PROMPT), 0);
+}
+
+/* The last words of one slab, then the first word of the next slab. */
 Test(shm_metrics, a_slab_ends_before_the_next_begins)
 {
 	metric_observe(seg_slab(seg, 0), seg->hdr->max_pools - 1, H_N - 1, UINT64_C(601000000));
+	metric_tokens_add(seg_slab(seg, 0), seg->hdr->max_pools - 1, T_N - 1, 1);
 	cr_assert_eq(metric_sum(seg, 0), 0);
 	cr_assert_eq(seg->slab_bytes, metrics_slab_bytes(seg->hdr->max_pools));
 }

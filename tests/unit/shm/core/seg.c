@@ -165,8 +165,9 @@ Test(shm_seg, the_readme_says_what_the_sizes_are_made_of)
 		thousands(table_arena_bytes(1, 0) - empty, pool),
 		thousands(table_arena_bytes(0, 1) - empty, endpoint));
 	cr_expect_not_null(strstr(readme, text), "shm/README.md does not say %s", text);
-	(void)snprintf(text, sizeof(text), "N x (%s + max_pools x %zu, rounded)",
-		thousands(sizeof(struct metrics_slab), slab), H_N * sizeof(struct metric_hist));
+	(void)snprintf(text, sizeof(text), "N x (%s + max_pools x %s, rounded)",
+		thousands(sizeof(struct metrics_slab), slab),
+		thousands(sizeof(struct metric_pool), pool));
 	cr_expect_not_null(strstr(readme, text), "shm/README.md does not say %s", text);
 }
 
