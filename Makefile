@@ -58,7 +58,7 @@ endif
 CFLAGS  ?=
 CF      = $(CSTD) $(OPT) $(WARN) $(HARDEN) $(FORTIFY) $(SAN) $(CFLAGS)
 LF      := $(LINK) $(SAN) $(LDFLAGS)
-LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lresolv -lsystemd -lseccomp -lcrypto -lm
+LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcares -lresolv -lsystemd -lseccomp -lssl -lcrypto -lm
 
 # every room of a folder: one level below it
 LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)
@@ -91,9 +91,9 @@ $(B)/pdrouter: $(call obj,master/main.c) $(PROC_OBJ) $(LIB_OBJ)
 $(B)/pdctl: $(call obj,$(wildcard master/pdctl/*.c))
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -lcrypto
-$(B)/pdfleet: $(call obj,$(wildcard master/pdfleet/*.c master/topology/*.c master/config/*.c shm/base/*.c proto/http/*.c proto/json/*.c))
+$(B)/pdfleet: $(call obj,$(wildcard master/pdfleet/*.c master/topology/*.c master/config/*.c shm/base/*.c proto/http/*.c proto/json/*.c proto/tls/*.c))
 	$(call say,LD $@)
-	$(Q)$(CC) $(LF) -o $@ $^ -lyaml -lhttp_parser -ljson-c -lm
+	$(Q)$(CC) $(LF) -o $@ $^ -lyaml -lhttp_parser -ljson-c -lssl -lcrypto -lm
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c -lzmq

@@ -44,6 +44,7 @@
 #include "shm/base/mem.h"
 #include "shm/check.h"
 #include "shm/metrics.h"
+#include "shm/tickets.h"
 #include "shm/core/seg.h"
 #include "shm/core/suspect.h"
 #include "worker/worker.h"
@@ -393,6 +394,7 @@ on_mend(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	check_mend(m->seg, &m->mended, MEND_US);
+	tickets_keep(m->seg, clock_ms());
 	have_reserve(m);
 }
 
@@ -517,6 +519,7 @@ step_memory(struct master *m)
 			LOG_U("bytes", seg_size(&sizes, NULL)));
 		return -1;
 	}
+	tickets_keep(m->seg, clock_ms());
 	(void)seg_size(&sizes, parts);
 	for (int i = 0; i < SEG_NPARTS; i++)
 		log_debug("shared memory part", LOG_S("part", parts[i].name),
@@ -676,13 +679,15 @@ step_check(struct master *m)
 static void
 say_open_pages(const struct conf *conf)
 {
+	const struct conf_listen *l;
+	enum listen_list list;
+
 	if (conf->nadmin_listen > 0)
 		return;
-	for (size_t i = 0; i < conf->nlisten; i++)
-		if (!conf_address_is_loopback(&conf->listen[i])) {
+	for (size_t i = 0; (l = conf_listen_at(conf, i, &list)) != NULL; i++)
+		if (!conf_address_is_loopback(l)) {
 			log_warn("clients can read /metrics and the engines' addresses in /health",
-				LOG_S("address", conf->listen[i].text),
-				LOG_S("cure", "admin.listen"));
+				LOG_S("address", l->text), LOG_S("cure", "admin.listen"));
 			return;
 		}
 }

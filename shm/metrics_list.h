@@ -17,6 +17,12 @@
 	X(UP_STALE, "pdrouter_upstream_stale_total", "Legs sent again on a fresh connection, because the reused one was stale.") \
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused with a 4xx status (not 429) before their body was complete.") \
 	X(BAD_PROXY, "pdrouter_proxy_header_errors_total", "Connections of client.proxy_networks that were closed because they began with no header of the PROXY protocol.") \
+	X(TLS_FULL, "pdrouter_tls_handshakes_total{result=\"full\"}", "Ends of TLS handshakes with clients; unfinished: the client left or was too slow; plain_http: it sent plain HTTP; refused: tls.max_handshakes.") \
+	X(TLS_RESUMED, "pdrouter_tls_handshakes_total{result=\"resumed\"}", "") \
+	X(TLS_FAILED, "pdrouter_tls_handshakes_total{result=\"failed\"}", "") \
+	X(TLS_UNFINISHED, "pdrouter_tls_handshakes_total{result=\"unfinished\"}", "") \
+	X(TLS_PLAIN, "pdrouter_tls_handshakes_total{result=\"plain_http\"}", "") \
+	X(TLS_REFUSED, "pdrouter_tls_handshakes_total{result=\"refused\"}", "") \
 	X(ACCEPT_PAUSES, "pdrouter_accept_pauses_total", "Times a worker stopped accepting, because it had too many connections or too few file descriptors.") \
 	X(CLIENTS_FORGOTTEN, "pdrouter_clients_forgotten_total", "Idle clients whose limits were forgotten to make room for others.") \
 	X(CLIENTS_UNCOUNTED, "pdrouter_clients_uncounted_total", "Requests that passed without limits, because the table of clients had only busy entries for them.") \

@@ -26,6 +26,7 @@
 #include "worker/net/connpool.h"
 #include "worker/net/leg.h"
 #include "worker/net/listen.h"
+#include "worker/net/tls.h"
 #include "worker/request/request.h"
 #include "worker/schedule/reservation.h"
 #include "worker/schedule/select.h"
@@ -52,7 +53,9 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	(void)what;
 	worker_follow(w);
 	if (fd >= 0) {
-		client_new(w, fd, &(struct client_origin){listen_door(w, lfd), address_of(&ss)},
+		const struct door_fd *l = listen_of(w, lfd);
+
+		client_new(w, fd, &(struct client_origin){l->door, l->transport, address_of(&ss)},
 			&request_client_ops);
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		w->accept_paused = true; /* until the next tick */
@@ -311,6 +314,7 @@ worker_free(struct worker *w)
 	event_del(&w->ev_wake);
 	event_base_free(w->base);
 	listen_fini(w);
+	tls_server_free(&w->tls);
 	free(w->cursor);
 	free(w->retry_turn);
 	free(w->round);
@@ -346,6 +350,9 @@ worker_main(const struct heritage *h)
 	(void)mallopt(M_MMAP_THRESHOLD, MAPPED);
 	mem_check_sections();
 	w = worker_new(h);
+	if (w != NULL && h->conf->tls.nlisten > 0 &&
+		(w->tls = tls_server_new(w, &h->conf->tls)) == NULL)
+		return CHILD_EXIT_NO_RESPAWN;
 	if (w != NULL)
 		h->enter_sandbox(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)

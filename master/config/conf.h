@@ -79,7 +79,7 @@ void conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg
 int conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err);
 
 /*
- * The same text as that of `was`, which came from a file, with its endpoints_files as they are now: what
+ * The same text as that of `was`, which came from a file, with its watched files as they are now: what
  * else has become of that file meanwhile does not count, and what the machine limits stays as it was.
  */
 int conf_again(const struct conf_args *args, const struct conf *was, struct conf **ret,
@@ -92,6 +92,9 @@ char *conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool)
 
 /* Where the api_keys_file is; the caller frees it. */
 char *conf_api_keys_path(const struct conf *conf);
+
+/* The i-th file of `tls`, NULL after the last; the caller frees it. */
+char *conf_tls_path(const struct conf *conf, size_t i);
 
 /* What a change of a key takes; a set of them is an int. */
 enum conf_class {

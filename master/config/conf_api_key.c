@@ -11,9 +11,8 @@
 
 #define API_KEY_MAX 4096 /* bytes; tokens such as JWTs are one or two thousand */
 
-/* Bytes of the file into buf, at most `size`; -1 with errno.  Never waits, whatever the file is. */
-static ssize_t
-read_small(const char *path, char *buf, size_t size)
+ssize_t
+conf_read_small(const char *path, char *buf, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	struct stat st;
@@ -49,7 +48,7 @@ conf_api_key_read(struct conf_read *r, struct conf_pool *p, int line)
 	char buf[API_KEY_MAX + 2]; /* the newline, and a byte too many */
 	char *path = conf_beside(r->file, p->engine_api_key_file);
 	size_t mark = conf_enter(r, ".engine_api_key_file");
-	ssize_t n = read_small(path, buf, sizeof(buf));
+	ssize_t n = conf_read_small(path, buf, sizeof(buf));
 	const char *fault;
 	int rc = 0;
 

@@ -204,12 +204,14 @@ first_flag(const struct conf_args *a)
 static int
 override_listen(struct conf *c, const struct conf_args *a, struct conf_error *err)
 {
-	struct conf_listen first = c->listen[0];
+	struct conf_listen first = {.port = 8000};
 	char port[8], what[CONF_WHAT], *text;
 	int rc;
 
 	if (a->host == NULL && a->port == NULL)
 		return 0;
+	if (c->nlisten > 0)
+		first = c->listen[0];
 	for (size_t i = 0; i < c->nlisten; i++)
 		free(c->listen[i].text);
 	c->nlisten = 0;

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "master/config/conf_client_keys.h"
+#include "master/config/conf_read.h"
+#include "master/config/conf_tls.h"
 #include "shm/base/mem.h"
 
 struct report {
@@ -214,6 +216,22 @@ compare_client_keys(struct report *r, const struct conf *old, const struct conf 
 			put_client_key(r, old->api_keys[i].name, "removed");
 }
 
+/* --- certificates ------------------------------------------------------------------------- */
+
+/* By name they are a value; what their files hold is not shown. */
+static void
+compare_certificates(struct report *r, const struct conf *old, const struct conf *next)
+{
+	const struct conf_key *k = conf_key_row(&conf_root_keys, "tls.certificates");
+
+	if (!conf_tls_names_equal(&old->tls, &next->tls))
+		put_change(r, "", k, old, next);
+	else if (!conf_tls_files_equal(&old->tls, &next->tls)) {
+		(void)fprintf(r->out, "%s: a file of tls has changed", k->path);
+		count(r, k->class);
+	}
+}
+
 struct conf_cost
 conf_changes(const struct conf *old, const struct conf *next, FILE *out)
 {
@@ -222,6 +240,7 @@ conf_changes(const struct conf *old, const struct conf *next, FILE *out)
 
 	compare_rows(&r, "", &conf_root_keys, old, next);
 	compare_client_keys(&r, old, next);
+	compare_certificates(&r, old, next);
 	for (size_t i = 0; i < next->npools; i++) {
 		was = conf_pool_named(old, next->pools[i].name);
 		if (was != NULL)

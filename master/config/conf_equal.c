@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "master/config/conf_read.h"
+#include "master/config/conf_tls.h"
 #include "shm/base/mem.h"
 
 static const void *
@@ -53,6 +54,13 @@ rate_equal(const struct conf_rate *a, const struct conf_rate *b)
 	return a->n == b->n && (a->n == 0 || a->per_s == b->per_s);
 }
 
+/* The same file may hold another certificate than before. */
+static bool
+certificates_equal(const struct conf *a, const struct conf *b)
+{
+	return conf_tls_names_equal(&a->tls, &b->tls) && conf_tls_files_equal(&a->tls, &b->tls);
+}
+
 static bool pools_equal(const struct conf *a, const struct conf *b);
 
 bool
@@ -79,6 +87,8 @@ conf_value_equal(const struct conf_key *k, const void *a, const void *b)
 	}
 	if (k->type == CONF_T_LISTEN)
 		return listen_equal(k, a, b);
+	if (k->type == CONF_T_CERTIFICATES)
+		return certificates_equal(a, b);
 	if (k->type == CONF_T_POOLS)
 		return pools_equal(a, b);
 	return true; /* endpoints and dns: compared once per pool, by pools_equal() */

@@ -25,14 +25,32 @@
 #define CONF_MIB (1024 * CONF_KIB)
 #define CONF_GIB (1024 * CONF_MIB)
 
+/* Mozilla's intermediate profile, as of version 5.7. */
+#define CONF_TLS_CIPHERS                                                                           \
+	"ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:DHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES256-GCM-SHA384:DHE-RSA-CHACHA20-POLY1305"
+
 // clang-format off
 #define CONF_KEYS(K, L)											\
-L("listen", LISTEN, listen, nlisten, 1, 16, "0.0.0.0:8000", GENERATION,				\
+L("listen", LISTEN, listen, nlisten, 0, 16, "(0.0.0.0:8000; with tls.listen: [])", GENERATION,		\
 	"addresses for clients: host:port, [IPv6]:port, or :port for all addresses")				\
 L("admin.listen", LISTEN, admin_listen, nadmin_listen, 0, 16, "[]", GENERATION,				\
 	"addresses for operators: /metrics, /health with engine addresses, /ready, /live, /version; none: the clients' addresses answer these") \
 K("metrics_on_client_port", BOOL, live.metrics_on_client_port, 0, 0, "false", LIVE,			\
 	"/metrics is answered at the clients' addresses, too, although there is an admin.listen")			\
+L("tls.certificates", CERTIFICATES, tls.certificates, tls.ncertificates, 0, 64, "[]", GENERATION,	\
+	"certificates for clients, such as [{cert: /etc/pdrouter/cert.pem, key: /etc/pdrouter/key.pem}]; the name that a client asks for chooses, else the first") \
+L("tls.listen", LISTEN, tls.listen, tls.nlisten, 0, 16, "[]", GENERATION,				\
+	"addresses for clients that speak TLS, as in listen")						\
+K("tls.client_ca", FILE, tls.client_ca, 0, 4095, "", GENERATION,					\
+	"file with the authorities of clients' certificates, and their lists of revoked ones; \"\": clients need none") \
+K("tls.min_version", TLS_VERSION, tls.min_version, 0, 0, "1.2", GENERATION,				\
+	"1.2 or 1.3: the oldest version of TLS that is spoken")						\
+K("tls.ciphers", TEXT, tls.ciphers, 1, 2000, CONF_TLS_CIPHERS, GENERATION,				\
+	"ciphers of TLS 1.2, as OpenSSL writes them; those of TLS 1.3 are OpenSSL's own")		\
+K("tls.max_handshakes", COUNT, tls.max_handshakes, 1, 1000000, "1024", GENERATION,			\
+	"handshakes in progress in one worker; a further connection is closed")				\
+K("tls.watch", BOOL, tls.watch, 0, 0, "false", LIVE,							\
+	"true: changed files of tls are applied without SIGHUP")					\
 L("cors.origins", ORIGINS, cors_origins, ncors_origins, 0, 64, "[]", GENERATION,				\
 	"origins whose web pages may read answers, such as [\"https://chat.example.net\"], or [\"*\"]; []: the engines' own lines are passed on") \
 L("cors.headers", FIELDS, cors_headers, ncors_headers, 0, 64, "*", GENERATION,			\
@@ -326,6 +344,13 @@ K("kv_addr", KV_ADDR, at kv_addr, 0, 127, "", LIVE,							\
 K("dp_ranks", COUNT, at dp_ranks, 0, 1024, "0", LIVE,							\
 	"data-parallel ranks that requests are spread over by X-data-parallel-rank; 0: the engine chooses")
 
+/* An entry of `tls.certificates`. */
+#define CONF_CERTIFICATE_KEYS(K)									\
+K("cert", FILE, cert, 1, 4095, NULL, GENERATION,							\
+	"file with the certificate and, after it, those between it and one that clients know; PEM form")	\
+K("key", FILE, key, 1, 4095, NULL, GENERATION,								\
+	"file with its private key, without a pass phrase; PEM form")
+
 /* An entry of `prefill` and `decode`. */
 #define CONF_ENDPOINT_KEYS(K, L)									\
 K("url", URL, url, 1, 511, NULL, LIVE,									\
@@ -402,6 +427,7 @@ enum conf_type {
 	CONF_T_LOG_TO,
 	CONF_T_CONNECTOR,
 	CONF_T_POLICY,
+	CONF_T_TLS_VERSION,
 	CONF_T_LOAD,
 	CONF_T_PAIRING,
 	CONF_T_BOOL,
@@ -428,6 +454,7 @@ enum conf_type {
 	CONF_T_ANNOUNCED,
 	CONF_T_SERVERS,
 	CONF_T_PORTS,
+	CONF_T_CERTIFICATES,
 	CONF_T_CONNECTOR_MAP,
 	CONF_T_DNS,
 	CONF_T_PREFILL,
@@ -461,12 +488,13 @@ struct conf_keys {
 	const struct conf_key *key;
 	size_t n;
 };
-extern const struct conf_keys conf_root_keys;       /* struct conf */
-extern const struct conf_keys conf_pool_keys;       /* struct conf_pool */
-extern const struct conf_keys conf_connector_keys;  /* struct conf_pool */
-extern const struct conf_keys conf_endpoint_keys;   /* struct conf_endpoint */
-extern const struct conf_keys conf_file_keys;       /* struct conf_endpoint */
-extern const struct conf_keys conf_dns_keys;        /* struct conf_dns */
+extern const struct conf_keys conf_root_keys;        /* struct conf */
+extern const struct conf_keys conf_pool_keys;        /* struct conf_pool */
+extern const struct conf_keys conf_connector_keys;   /* struct conf_pool */
+extern const struct conf_keys conf_endpoint_keys;    /* struct conf_endpoint */
+extern const struct conf_keys conf_file_keys;        /* struct conf_endpoint */
+extern const struct conf_keys conf_dns_keys;         /* struct conf_dns */
+extern const struct conf_keys conf_certificate_keys; /* struct conf_certificate */
 extern const struct conf_keys conf_client_key_keys; /* struct conf_api_key */
 
 /* The default as a value, or NULL: the key is required, or its default is computed. */

@@ -8,12 +8,15 @@
 #include <unistd.h>
 
 #include "master/config/conf_client_keys.h"
+#include "master/config/conf_read.h"
+#include "master/config/conf_tls.h"
 #include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
 #include "shm/base/net.h"
 
 #define AUTO_WORKERS_MAX 8
 #define STATE_FILE "state.json"
+#define LISTEN "0.0.0.0:8000"
 #define LMCACHE_LISTEN "tcp://*:7500" /* the port of LMCache's own examples (protocols.md 4.3) */
 
 const char *
@@ -57,6 +60,7 @@ conf_free(struct conf **conf)
 	free(c->pools);
 	free(c->listen);
 	free(c->admin_listen);
+	conf_tls_free(&c->tls);
 	free(c->proxies);
 	free(c->notifier_key);
 	free(c->key_lines);
@@ -261,6 +265,29 @@ conf_finish(struct conf_read *r)
 	return 0;
 }
 
+int
+conf_listen_default(struct conf *c, char what[CONF_WHAT])
+{
+	return conf_value_set(conf_key_row(&conf_root_keys, "listen"), c, LISTEN, what);
+}
+
+/* Clients come in somewhere; in plain only where that is meant, once TLS is. */
+static int
+set_listen(struct conf_read *r, int root_line)
+{
+	struct conf *c = r->conf;
+	char what[CONF_WHAT];
+
+	if (c->nlisten + c->tls.nlisten > 0)
+		return 0;
+	if (key_line(c, "listen") != 0)
+		return fail_root(r, "listen", "listen", "is empty: it needs at least 1");
+	if (conf_listen_default(c, what) == 0)
+		return 0;
+	(void)conf_enter(r, "listen"); /* another key has that address, too */
+	return conf_fail(r, root_line, "the default " LISTEN ": %s", what);
+}
+
 static int
 read_document(struct conf_read *r)
 {
@@ -272,7 +299,9 @@ read_document(struct conf_read *r)
 		conf_client_keys_read(r) != 0)
 		return -1;
 	set_state_file(r->conf);
-	return conf_finish(r);
+	if (set_listen(r, conf_line(root)) != 0 || conf_finish(r) != 0)
+		return -1;
+	return conf_tls_finish(r, r->conf->key_lines);
 }
 
 static int

@@ -9,6 +9,7 @@
 #include "master/config/conf_endpoints.h"
 #include "master/config/conf_read.h"
 #include "master/config/conf_seen.h"
+#include "master/config/conf_tls.h"
 #include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
 
@@ -309,6 +310,7 @@ pools_set(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_t
 
 /* clang-format off */
 conf_reader *const conf_readers[CONF_T_N] = {
+	[CONF_T_CERTIFICATES] = conf_certificates_set,
 	[CONF_T_CONNECTOR_MAP] = conf_connector_map_set,
 	[CONF_T_DNS] = conf_dns_set,
 	[CONF_T_POOLS] = pools_set,

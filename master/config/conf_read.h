@@ -155,6 +155,8 @@ void conf_value_write(const struct conf_key *k, const void *base, FILE *out);
 
 /* --- conf_load.c ------------------------------------------------------------------------------ */
 struct conf *conf_new(const char *path);
+/* `listen` as it is where neither that nor tls.listen is given. */
+int conf_listen_default(struct conf *c, char what[CONF_WHAT]);
 /* conf_load() and conf_again() but for the command line; `fleet_reader` reads fleet_files. */
 int conf_load_file(
 	const char *path, conf_fleet_fn *fleet_reader, struct conf **ret, struct conf_error *err);

@@ -56,6 +56,14 @@ bool_name(unsigned v)
 	return names[v];
 }
 
+static const char *
+tls_min_name(unsigned v)
+{
+	static const char *const names[] = {"1.2", "1.3"};
+
+	return names[v];
+}
+
 static const struct {
 	const char *wants;
 	enum conf_repr repr;
@@ -91,6 +99,7 @@ static const struct {
 	[CONF_T_LOG_TO] = { "a place for the log", CONF_WORD, set_word, log_to_name, LOG_TO_JOURNALD + 1 },
 	[CONF_T_CONNECTOR] = { "a connector", CONF_WORD, set_word, connector_name, CONNECTOR_N },
 	[CONF_T_POLICY] = { "a policy", CONF_WORD, set_word, policy_name, POLICY_N },
+	[CONF_T_TLS_VERSION] = { "a version of TLS", CONF_WORD, set_word, tls_min_name, TLS_MIN_N },
 	[CONF_T_LOAD] = { "a measure of load", CONF_WORD, set_word, load_name, LOAD_N },
 	[CONF_T_PAIRING] = { "a pairing", CONF_WORD, set_word, pairing_name, PAIRING_N },
 	[CONF_T_BOOL] = { "a truth value", CONF_WORD, set_word, bool_name, 2 },
@@ -119,6 +128,7 @@ static const struct {
 	[CONF_T_ANNOUNCED] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_announced },
 	[CONF_T_SERVERS] = { "a list of name servers such as [\"10.0.0.2\"]", CONF_STRS, add_server },
 	[CONF_T_PORTS] = { "a port such as 7300, or a list such as [7300, 7301]", CONF_PORTS, add_port, .number = true },
+	[CONF_T_CERTIFICATES] = { "a list such as [{cert: cert.pem, key: key.pem}]", CONF_LIST, NULL },
 	[CONF_T_CONNECTOR_MAP] = { "a mapping of keys", CONF_LIST, NULL },
 	[CONF_T_DNS] = { "a list such as [{name: prefill.example.net, port: 8100, role: prefill}]", CONF_LIST, NULL },
 	[CONF_T_PREFILL] = { "a list of endpoints such as [{url: \"http://10.0.0.1:8100\"}]", CONF_LIST, NULL },
@@ -566,11 +576,11 @@ add_listen(const struct conf_key *k, void *base, const char *text, char what[CON
 	const struct conf_listen *other;
 	struct conf_listen l = {.text = NULL};
 	const char *why = conf_address_parse(text, &l);
-	enum door door;
+	enum listen_list where;
 
 	if (why != NULL)
 		return bad(what, "%.80s: %s", text, why);
-	for (size_t i = 0; (other = conf_listen_at(base, i, &door)) != NULL; i++)
+	for (size_t i = 0; (other = conf_listen_at(base, i, &where)) != NULL; i++)
 		if (strcasecmp(l.host, other->host) == 0 && l.port == other->port)
 			return bad(what, "%.80s is there twice", text);
 	*list = mem_resize(*list, *n + 1, sizeof(**list));

@@ -83,6 +83,20 @@ write_listen(const struct conf_listen *list, size_t n, FILE *out)
 	free(v);
 }
 
+static void
+write_certificates(const struct conf_tls *t, FILE *out)
+{
+	(void)fputc('[', out);
+	for (size_t i = 0; i < t->ncertificates; i++) {
+		(void)fputs(i > 0 ? ", {cert: " : "{cert: ", out);
+		conf_write_text(out, t->certificates[i].cert);
+		(void)fputs(", key: ", out);
+		conf_write_text(out, t->certificates[i].key);
+		(void)fputc('}', out);
+	}
+	(void)fputc(']', out);
+}
+
 void
 conf_value_write(const struct conf_key *k, const void *base, FILE *out)
 {
@@ -117,8 +131,11 @@ conf_value_write(const struct conf_key *k, const void *base, FILE *out)
 			*(const size_t *)((const char *)base + k->noff), out);
 		return;
 	case CONF_LIST:
-		assert(k->type == CONF_T_LISTEN);
-		write_listen(*(struct conf_listen *const *)at,
-			*(const size_t *)((const char *)base + k->noff), out);
+		assert(k->type == CONF_T_LISTEN || k->type == CONF_T_CERTIFICATES);
+		if (k->type == CONF_T_LISTEN)
+			write_listen(*(struct conf_listen *const *)at,
+				*(const size_t *)((const char *)base + k->noff), out);
+		else
+			write_certificates(&((const struct conf *)base)->tls, out);
 	}
 }

@@ -21,6 +21,7 @@
 #define CLIENT_KEY_L(path, type, m, nm, ...) \
 	ROW(path, type, offsetof(struct conf_api_key, m), offsetof(struct conf_api_key, nm), __VA_ARGS__)
 #define EP(path, type, m, ...) ROW(path, type, offsetof(struct conf_endpoint, m), 0, __VA_ARGS__)
+#define CERT(path, type, m, ...) ROW(path, type, offsetof(struct conf_certificate, m), 0, __VA_ARGS__)
 // clang-format on
 
 static const struct conf_key root_rows[] = {CONF_KEYS(ROOT, ROOT_L)};
@@ -29,6 +30,7 @@ static const struct conf_key pool_rows[] = {
 static const struct conf_key connector_rows[] = {CONF_CONNECTOR_KEYS(POOL)};
 static const struct conf_key endpoint_rows[] = {CONF_ENDPOINT_KEYS(EP, )};
 static const struct conf_key dns_rows[] = {CONF_DNS_KEYS(DNS, )};
+static const struct conf_key certificate_rows[] = {CONF_CERTIFICATE_KEYS(CERT)};
 static const struct conf_key file_rows[] = {CONF_FILE_KEYS(EP, )};
 static const struct conf_key client_key_rows[] = {CONF_CLIENT_KEY_KEYS(CLIENT_KEY, CLIENT_KEY_L)};
 
@@ -48,6 +50,7 @@ const struct conf_keys conf_endpoint_keys = ROWS(endpoint_rows);
 const struct conf_keys conf_file_keys = ROWS(file_rows);
 const struct conf_keys conf_dns_keys = ROWS(dns_rows);
 const struct conf_keys conf_client_key_keys = ROWS(client_key_rows);
+const struct conf_keys conf_certificate_keys = ROWS(certificate_rows);
 
 void
 conf_blunt(char *s)
@@ -417,6 +420,7 @@ home_of(const struct conf_keys *keys, const char *name)
 		{&conf_pool_keys, "a pool"},
 		{&conf_connector_keys, "the map of a connector in a pool, such as lmcache: {...}"},
 		{&conf_endpoint_keys, "an entry of prefill or decode"},
+		{&conf_certificate_keys, "an entry of tls.certificates"},
 		{&conf_file_keys, "an entry of an endpoints_file"},
 		{&conf_client_key_keys, "an entry of the api_keys_file"},
 	};

@@ -176,23 +176,48 @@ write_pool(FILE *out, const struct conf *c, const struct conf_pool *pool, size_t
 	conf_values_free(&conf_pool_keys, &def);
 }
 
+static void
+write_certificates(struct place *p, const struct conf *c, const struct conf_key *k)
+{
+	start_line(p, k->path);
+	(void)fputc('[', p->out);
+	for (size_t i = 0; i < c->tls.ncertificates; i++) {
+		(void)fputs(i > 0 ? ", {cert: " : "{cert: ", p->out);
+		write_path(p->out, c, c->tls.certificates[i].cert);
+		(void)fputs(", key: ", p->out);
+		write_path(p->out, c, c->tls.certificates[i].key);
+		(void)fputc('}', p->out);
+	}
+	(void)fputs("]\n", p->out);
+}
+
+static void
+write_root_key(struct place *p, const struct conf *c, const struct conf_key *k)
+{
+	if (k->type == CONF_T_CERTIFICATES)
+		write_certificates(p, c, k);
+	else if (k->type == CONF_T_FILE && *(char *const *)((const char *)c + k->off) != NULL)
+		write_file(p, k, c, c);
+	else
+		write_key(p, k, c);
+}
+
 void
 conf_write(const struct conf *c, FILE *out)
 {
 	struct place p = {.out = out};
 	struct conf *def = conf_new(NULL);
+	char what[CONF_WHAT];
 
 	fill_defaults(&conf_root_keys, def);
+	if (c->tls.nlisten == 0)
+		(void)conf_listen_default(def, what);
 	for (size_t i = 0; i < conf_root_keys.n; i++) {
 		const struct conf_key *k = &conf_root_keys.key[i];
 		bool automatic = k->type == CONF_T_WORKERS && c->workers_auto;
 
-		if (k->type == CONF_T_POOLS || automatic || conf_value_equal(k, c, def))
-			continue;
-		if (k->type == CONF_T_FILE)
-			write_file(&p, k, c, c);
-		else
-			write_key(&p, k, c);
+		if (k->type != CONF_T_POOLS && !automatic && !conf_value_equal(k, c, def))
+			write_root_key(&p, c, k);
 	}
 	(void)fputs("pools:\n", out);
 	for (size_t i = 0; i < c->npools; i++)

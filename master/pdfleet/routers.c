@@ -13,15 +13,17 @@
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
 
-/* The first address where the router of that host answers /metrics and `here` reaches it; NULL: there is none. */
+/* The first address where the router of that host answers /metrics in plain HTTP and `here` reaches it; NULL: there is none. */
 static const struct conf_listen *
 metrics_address(const struct conf *conf, const struct topo_host *h, const struct topo_host *here)
 {
 	const struct conf_listen *l;
-	enum door door;
+	enum listen_list list;
 
-	for (size_t i = 0; (l = conf_listen_at(conf, i, &door)) != NULL; i++)
-		if (conf_has_metrics(conf, door) && (h == here || !conf_address_is_loopback(l)))
+	for (size_t i = 0; (l = conf_listen_at(conf, i, &list)) != NULL; i++)
+		if (listen_list_transport(list) == TRANSPORT_TCP &&
+			conf_has_metrics(conf, listen_list_door(list)) &&
+			(h == here || !conf_address_is_loopback(l)))
 			return l;
 	return NULL;
 }

@@ -264,9 +264,9 @@ static bool
 has_entry(const struct conf *conf, const char *text)
 {
 	const struct conf_listen *cl;
-	enum door door;
+	enum listen_list list;
 
-	for (size_t i = 0; conf != NULL && (cl = conf_listen_at(conf, i, &door)) != NULL; i++)
+	for (size_t i = 0; conf != NULL && (cl = conf_listen_at(conf, i, &list)) != NULL; i++)
 		if (strcmp(cl->text, text) == 0)
 			return true;
 	return false;
@@ -300,23 +300,26 @@ static void next_entry(struct listeners *ls);
 
 /* The entry that is being opened; NULL: all are open. */
 static const struct conf_listen *
-entry(const struct listeners *ls, enum door *ret_door)
+entry(const struct listeners *ls, enum listen_list *ret_list)
 {
-	return conf_listen_at(ls->conf, ls->next, ret_door);
+	return conf_listen_at(ls->conf, ls->next, ret_list);
 }
 
 /* False: it is a socket for others already. */
 static bool
 use(struct listeners *ls, int fd)
 {
-	enum door door;
+	struct door_fd new = {.fd = fd};
+	enum listen_list list;
 
-	(void)entry(ls, &door);
+	(void)entry(ls, &list);
+	new.door = listen_list_door(list);
+	new.transport = listen_list_transport(list);
 	for (size_t i = 0; i < ls->nfds; i++)
 		if (ls->fds[i].fd == fd)
-			return ls->fds[i].door == door;
+			return ls->fds[i].door == new.door && ls->fds[i].transport == new.transport;
 	ls->fds = mem_resize(ls->fds, ls->nfds + 1, sizeof(*ls->fds));
-	ls->fds[ls->nfds++] = (struct door_fd){.fd = fd, .door = door};
+	ls->fds[ls->nfds++] = new;
 	return true;
 }
 
@@ -397,7 +400,7 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 	if (use(ls, l->fd))
 		return 0;
 	(void)snprintf(ls->error.text, sizeof(ls->error.text),
-		"%s: this address is in `listen` and in `admin.listen`", text);
+		"%s: this address is in two of `listen`, `tls.listen` and `admin.listen`", text);
 	return -EADDRINUSE;
 }
 
@@ -428,7 +431,7 @@ finish(struct listeners *ls, bool ok)
 	size_t n = ok ? ls->nfds : 0;
 
 	if (!ok)
-		(void)entry(ls, &ls->error.door);
+		(void)entry(ls, &ls->error.list);
 
 	if (!ok)
 		free(ls->fds);
@@ -441,9 +444,9 @@ finish(struct listeners *ls, bool ok)
 static void
 opened(struct listeners *ls, const struct ep_addr *addrs, size_t n)
 {
-	enum door door;
+	enum listen_list list;
 
-	if (open_addrs(ls, entry(ls, &door)->text, addrs, n) != 0) {
+	if (open_addrs(ls, entry(ls, &list)->text, addrs, n) != 0) {
 		finish(ls, false);
 		return;
 	}
@@ -455,8 +458,8 @@ static void
 on_resolved(const struct ep_addr *addrs, size_t n, const char *error, void *arg)
 {
 	struct listeners *ls = arg;
-	enum door door;
-	const char *text = entry(ls, &door)->text;
+	enum listen_list list;
+	const char *text = entry(ls, &list)->text;
 
 	if (n == 0) {
 		(void)snprintf(ls->error.text, sizeof(ls->error.text), "%s: %s", text, error);
@@ -471,8 +474,8 @@ static void
 next_entry(struct listeners *ls)
 {
 	struct ep_addr addrs[2] = {{.family = AF_INET}, {.family = AF_INET6}};
-	enum door door;
-	const struct conf_listen *cl = entry(ls, &door);
+	enum listen_list list;
+	const struct conf_listen *cl = entry(ls, &list);
 	const struct name *nm;
 
 	if (cl == NULL) {

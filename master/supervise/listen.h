@@ -33,7 +33,7 @@ void listeners_store(const struct listeners *ls, const struct sd *sd);
 void listeners_leave(struct listeners *ls);
 
 struct listen_error {
-	enum door door; /* of the address */
+	enum listen_list list; /* of the address */
 	char text[256];
 };
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include "master/config/conf.h"
 #include "master/config/conf_keys.h"
@@ -126,6 +127,24 @@ clip_connections(struct conf *conf, const struct conf *before)
 	conf->live.max_connections = (uint32_t)fit;
 }
 
+#define DAY_S (24 * 3600)
+#define EXPIRES_SOON_S (14 * DAY_S)
+
+static void
+say_expiring(const struct conf *conf)
+{
+	const int64_t now = (int64_t)time(NULL);
+
+	for (size_t i = 0; i < conf->tls.ncertificates; i++) {
+		const int64_t left = conf->tls.certificates[i].until - now;
+
+		if (left < EXPIRES_SOON_S)
+			log_warn("a certificate expires soon",
+				LOG_S("certificate", conf->tls.certificates[i].cert),
+				LOG_I("days", left / DAY_S));
+	}
+}
+
 int
 reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret,
 	struct conf_error *err)
@@ -135,6 +154,7 @@ reload_read(const struct conf_args *args, const struct conf *before, struct conf
 	if (conf_from_args(args, &conf, err) != 0)
 		return -1;
 	clip_connections(conf, before);
+	say_expiring(conf);
 	*ret = conf;
 	return 0;
 }
@@ -184,7 +204,8 @@ on_files(void *arg)
 static void
 watch_files(struct reload *r)
 {
-	char **paths = mem_array(r->conf->npools + 2, sizeof(char *));
+	const struct conf_tls *tls = &r->conf->tls;
+	char **paths = mem_array(r->conf->npools + 2 * tls->ncertificates + 2, sizeof(char *));
 	size_t n = 0;
 
 	if (r->conf->watch)
@@ -192,6 +213,8 @@ watch_files(struct reload *r)
 	for (size_t i = 0; i < r->conf->npools; i++)
 		if (r->conf->pools[i].watch)
 			paths[n++] = conf_endpoints_path(r->conf, &r->conf->pools[i]);
+	for (size_t i = 0; tls->watch && (paths[n] = conf_tls_path(r->conf, i)) != NULL; i++)
+		n++;
 	watch_set(r->watch, (const char *const *)paths, n);
 	while (n > 0)
 		free(paths[--n]);
@@ -299,11 +322,11 @@ on_late(evutil_socket_t fd, short what, void *arg)
 static void
 listen_error(const struct conf *conf, const struct listen_error *e, char *out, size_t size)
 {
-	static const char *const keys[DOOR_N] = {"listen", "admin.listen"};
+	static const char *const keys[LISTEN_N] = {"listen", "tls.listen", "admin.listen"};
 	struct conf_error err = {.line = 0};
 
 	(void)snprintf(err.file, sizeof(err.file), "%s", conf->path != NULL ? conf->path : "");
-	(void)snprintf(err.key, sizeof(err.key), "%s", keys[e->door]);
+	(void)snprintf(err.key, sizeof(err.key), "%s", keys[e->list]);
 	(void)snprintf(err.what, sizeof(err.what), "%s", e->text);
 	for (size_t i = 0; i < conf_root_keys.n; i++)
 		if (strcmp(conf_root_keys.key[i].path, err.key) == 0)
@@ -362,7 +385,7 @@ begin(struct reload *r)
 }
 
 /*
- * A watched endpoints_file, fleet_file or api_keys_file has changed.  Reads the text of the configuration in force again, with the current
+ * A watched endpoints_file, fleet_file, api_keys_file or file of tls has changed.  Reads the text of the configuration in force again, with the current
  * files.  Attempt 0: no client waits for this reload.
  */
 static void
@@ -383,8 +406,16 @@ read_files(struct reload *r)
 		classes = -1;
 	if (classes < 0)
 		failed(r, 0, true, conf_error_text(&err, text, sizeof(text)));
-	if (classes < 0 || (classes & CONF_LIVE) == 0) {
+	/* a configuration that waits has been read again, with these files */
+	if (classes <= 0 || ((classes & CONF_GENERATION) && r->next.conf != NULL)) {
 		candidate_drop(&c);
+		return;
+	}
+	if (classes & CONF_GENERATION) {
+		log_info("a watched file of tls has changed");
+		r->next = c;
+		r->waits = false;
+		begin(r);
 		return;
 	}
 	log_info("a watched file has changed");

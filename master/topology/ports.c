@@ -218,6 +218,9 @@ topo_ports_router(struct topo_plan *p, const struct conf *conf)
 	for (size_t i = 0; i < conf->nadmin_listen; i++)
 		add_router_port(&p->config_ports, p, "admin.listen", conf->admin_listen[i].text,
 			p->t->router.line, "router.config");
+	for (size_t i = 0; i < conf->tls.nlisten; i++)
+		add_router_port(&p->config_ports, p, "tls.listen", conf->tls.listen[i].text,
+			p->t->router.line, "router.config");
 	for (size_t i = 0; i < sizeof(one) / sizeof(one[0]); i++)
 		if (one[i].address != NULL && !is_reported_to(p, one[i].address))
 			add_router_port(&p->config_ports, p, one[i].name, one[i].address,

@@ -273,10 +273,37 @@ struct conf_api_key {
 /* Who comes through a listening socket: it decides which paths are answered there (worker/base/route.h). */
 enum door { DOOR_CLIENTS, DOOR_OPERATORS, DOOR_N };
 
+/* What is spoken through a listening socket. */
+enum transport { TRANSPORT_TCP, TRANSPORT_TLS };
+
 struct conf_listen {
 	char *text;     /* as written */
 	char host[256]; /* name, IPv4 or IPv6 literal without brackets; "" = any */
 	uint16_t port;
+};
+
+/* A certificate with its chain, and its private key. */
+struct conf_certificate {
+	char *cert, *key;         /* files */
+	char *cert_pem, *key_pem; /* what they hold; NULL: not read, or wiped */
+	int cert_line, key_line;
+	int64_t until; /* Unix time of its end */
+};
+
+enum tls_min { TLS_MIN_1_2, TLS_MIN_1_3, TLS_MIN_N };
+
+/* TLS for clients. */
+struct conf_tls {
+	struct conf_listen *listen; /* clients' addresses where TLS is spoken */
+	size_t nlisten;
+	struct conf_certificate *certificates; /* the first is for clients that name none of them */
+	size_t ncertificates;
+	char *client_ca,
+		*client_ca_pem; /* who signs clients' certificates; NULL: clients need none */
+	enum tls_min min_version;
+	char *ciphers;           /* of TLS 1.2, as OpenSSL writes them */
+	uint32_t max_handshakes; /* in progress in one worker */
+	uint32_t watch;          /* 1: changed files count without SIGHUP */
 };
 
 #define CONF_FANOUT_MAX 128
@@ -321,6 +348,7 @@ struct conf {
 	/* for operators; none: the addresses for clients serve operators, too */
 	struct conf_listen *admin_listen;
 	size_t nadmin_listen;
+	struct conf_tls tls;
 
 	enum log_to log_to; /* a change needs a restart */
 	/* sizes of the shared memory: a change needs a restart */
@@ -390,14 +418,34 @@ struct conf {
 	int *key_lines;
 };
 
+/* Which of the lists of addresses, and who comes through the sockets of each. */
+enum listen_list { LISTEN_PLAIN, LISTEN_TLS, LISTEN_ADMIN, LISTEN_N };
+
+static inline enum door
+listen_list_door(enum listen_list l)
+{
+	return l == LISTEN_ADMIN ? DOOR_OPERATORS : DOOR_CLIENTS;
+}
+
+static inline enum transport
+listen_list_transport(enum listen_list l)
+{
+	return l == LISTEN_TLS ? TRANSPORT_TLS : TRANSPORT_TCP;
+}
+
 /* The i-th of all addresses; NULL: there are no more. */
 static inline const struct conf_listen *
-conf_listen_at(const struct conf *c, size_t i, enum door *ret_door)
+conf_listen_at(const struct conf *c, size_t i, enum listen_list *ret_list)
 {
-	*ret_door = i < c->nlisten ? DOOR_CLIENTS : DOOR_OPERATORS;
-	if (i < c->nlisten)
-		return &c->listen[i];
-	return i - c->nlisten < c->nadmin_listen ? &c->admin_listen[i - c->nlisten] : NULL;
+	const struct conf_listen *const lists[] = {c->listen, c->tls.listen, c->admin_listen};
+	const size_t n[] = {c->nlisten, c->tls.nlisten, c->nadmin_listen};
+
+	for (*ret_list = LISTEN_PLAIN; *ret_list < LISTEN_N; ++*ret_list) {
+		if (i < n[*ret_list])
+			return &lists[*ret_list][i];
+		i -= n[*ret_list];
+	}
+	return NULL;
 }
 
 /* Whether /metrics is answered there. */

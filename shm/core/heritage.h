@@ -23,6 +23,7 @@ struct notices_to {
 struct door_fd {
 	int fd;
 	enum door door;
+	enum transport transport;
 };
 
 /* Whose rights a child has. */

@@ -60,8 +60,17 @@ struct settings { /* W: master */
 	uint64_t word[SETTINGS_WORDS];
 };
 
-struct api_keys;
+/* What seals the session tickets of TLS clients (shm/tickets.h).  seq is odd while they change; 0: there are none. */
+#define TICKET_KEYS 2
+#define TICKET_WORDS 10
+struct tickets { /* W: master */
+	_Alignas(SHM_LINE) uint64_t seq;
+	uint64_t since_ms; /* clock_ms of the newest */
+	uint64_t word[TICKET_KEYS][TICKET_WORDS];
+};
+
 struct table;
+struct api_keys;
 struct rcu_domain {
 	_Alignas(SHM_LINE) uint64_t gp;               /* W: master */
 	_Alignas(SHM_LINE) const struct table *table; /* W: master (rcu_publish) */

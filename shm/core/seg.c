@@ -39,6 +39,7 @@ static_assert(sizeof(struct rcu_domain) == 2 * SHM_LINE, "gp and the pointer hav
 static_assert(
 	offsetof(struct rcu_domain, table) == SHM_LINE, "gp and the pointer have a line each");
 static_assert(sizeof(struct settings) == 2 * SHM_LINE, "seq is in the first line");
+static_assert(sizeof(struct tickets) == 2 * SHM_LINE, "as drawn in shm/README");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct budget) == SHM_LINE, "no two workers share a line");
@@ -67,6 +68,7 @@ enum part {
 	PART_HEADER,
 	PART_RCU,
 	PART_SETTINGS,
+	PART_TICKETS,
 	PART_PROC_RECORDS,
 	PART_EP_RECORDS,
 	PART_POOL_NAMES,
@@ -141,6 +143,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_HEADER]     = { "header", 0, sizeof(struct shm_header) },
 		[PART_RCU]        = { "rcu domain", 0, sizeof(struct rcu_domain) },
 		[PART_SETTINGS]   = { "settings", 0, sizeof(struct settings) },
+		[PART_TICKETS]    = { "tickets", 0, sizeof(struct tickets) },
 		[PART_PROC_RECORDS] = { "process records", 0, slots * sizeof(struct proc_record) },
 		[PART_EP_RECORDS] = { "endpoint records", 0, s->max_endpoints * sizeof(struct ep_record) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
@@ -207,6 +210,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->hdr = AT(PART_HEADER);
 	seg->rcu = AT(PART_RCU);
 	seg->settings = AT(PART_SETTINGS);
+	seg->tickets = AT(PART_TICKETS);
 	seg->proc_records = AT(PART_PROC_RECORDS);
 	seg->ep_records = AT(PART_EP_RECORDS);
 	seg->readers = AT(PART_READERS);

@@ -29,6 +29,7 @@ struct seg {
 	struct shm_header *hdr;
 	struct rcu_domain *rcu;
 	struct settings *settings;
+	struct tickets *tickets;
 	struct proc_record *proc_records; /* [nslots] */
 	struct ep_record *ep_records;     /* [max_endpoints] */
 	struct rcu_reader *readers;       /* [nslots] */
@@ -65,7 +66,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 23
+#define SEG_NPARTS 24
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

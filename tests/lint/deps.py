@@ -24,7 +24,8 @@ ROOMS = {
     "proto/json": "shm/base",
     "proto/answer": "proto/json shm/base",
     "proto/wire": "proto/json shm/base",
-    "master/config": "proto/http proto/json shm/base",
+    "proto/tls": "shm/base",
+    "master/config": "proto/http proto/json proto/tls shm/base",
     "master/probe": "proto/http proto/json proto/wire shm shm/core shm/base",
     "master/fleet": "master/probe master/config proto/http proto/json proto/wire shm shm/core shm/base",
     "master/supervise": "master/fleet master/probe master/config shm shm/core shm/base",
@@ -35,7 +36,7 @@ ROOMS = {
     # main.c wires the processes
     "master": "master/supervise master/fleet master/probe master/config master/topology master/notifier worker shm shm/core shm/base",
     "worker/base": "proto/http proto/json shm shm/core shm/base",
-    "worker/net": "worker/base proto/http proto/json shm shm/core shm/base",
+    "worker/net": "worker/base proto/tls proto/http proto/json shm shm/core shm/base",
     "worker/schedule": "worker/handshake worker/net worker/base proto/http proto/json shm shm/core shm/base",
     "worker/handshake": "worker/net worker/base proto/json proto/answer shm shm/core shm/base",
     "worker/attempt": "worker/handshake worker/schedule worker/net worker/base "
@@ -62,6 +63,7 @@ DOORS = {
     r"http_parser": r"proto/http/http\.c",
     r"json-c": r"proto/json/json_small\.c|master/fleet/status_json\.c",
     r"event2/|event\.h|evutil": r"(master|worker)/.*",
+    r"openssl/": r"proto/tls/.*|worker/net/tls(_ticket)?\.c",
     r"yaml\.h": r"master/config/.*",
     r"ares": r"master/probe/resolve\.c",
     r"seccomp\.h": r"master/supervise/sandbox\.c",

@@ -27,6 +27,7 @@ struct endpoint;
 struct req;
 struct seg;
 struct threshold;
+struct tls_server;
 struct transfer;
 struct reserved;
 struct waiter;
@@ -58,6 +59,7 @@ struct worker {
 	uint32_t slot;
 	struct event_base *base;
 	struct connpool *connpool;
+	struct tls_server *tls; /* NULL: no client may speak TLS */
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 
 	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake;

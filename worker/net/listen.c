@@ -130,14 +130,14 @@ listen_update(struct worker *w)
 	update_operators(w);
 }
 
-enum door
-listen_door(const struct worker *w, int listen_fd)
+const struct door_fd *
+listen_of(const struct worker *w, int listen_fd)
 {
 	size_t i = 0;
 
 	while (w->h->listen[i].fd != listen_fd)
 		i++;
-	return w->h->listen[i].door;
+	return &w->h->listen[i];
 }
 
 static bool

@@ -19,8 +19,8 @@ struct worker;
  * it calls listen_update() after the accept. */
 void listen_init(struct worker *w, event_callback_fn on_accept);
 void listen_fini(struct worker *w);
-/* What the socket was opened for. */
-enum door listen_door(const struct worker *w, int listen_fd);
+/* Its entry of the heritage. */
+const struct door_fd *listen_of(const struct worker *w, int listen_fd);
 /* Starts or stops watching the sockets: call it after each accept and close, and when another
  * worker wakes this one. */
 void listen_update(struct worker *w);

@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "worker/base/core.h"
+#include "worker/net/tls.h"
 
 #define PEER_PROBES 2 /* without an answer: the peer is silent */
+#define RECORDS 16    /* written at one wake-up: others have their turn then */
 
 static void on_readable(evutil_socket_t fd, short what, void *arg);
 static void on_writable(evutil_socket_t fd, short what, void *arg);
@@ -27,6 +29,7 @@ sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
 	s->arg = arg;
 	s->connecting = connecting;
 	s->out = NULL;
+	s->tls = NULL;
 	s->reading = s->writing = s->reset = false;
 	/* An event must not wait for the previous one's acknowledgement (Nagle: 42 ms a stream). */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -79,13 +82,131 @@ sock_close(struct sock *s)
 	worker_gauge(s->w, G_SEND_QUEUE, -(int64_t)sock_queued(s));
 	event_del(&s->ev_read);
 	event_del(&s->ev_write);
+	if (s->tls != NULL && s->out == NULL)
+		tls_end_writing(s->tls); /* bytes that are dropped are no orderly end */
 	if (s->out != NULL)
 		evbuffer_free(s->out);
 	s->out = NULL;
 	s->reading = s->writing = false;
+	if (s->tls != NULL)
+		tls_free(&s->tls);
 	(void)close(s->fd);
 	s->fd = -1;
 }
+
+/* --- TLS --------------------------------------------------------------------------------------- */
+
+static void
+want_room(struct sock *s, bool want)
+{
+	if (s->writing == want)
+		return;
+	s->writing = want;
+	if (want)
+		event_add(&s->ev_write, NULL);
+	else
+		event_del(&s->ev_write);
+}
+
+bool
+sock_is_shaking(const struct sock *s)
+{
+	return s->tls != NULL && s->tls->state == TLS_SHAKING;
+}
+
+bool
+sock_start_tls(struct sock *s, struct tls_server *server)
+{
+	s->tls = tls_accept(server, s->fd);
+	return s->tls != NULL;
+}
+
+/* Continues the handshake; after its end the first bytes may be there already. */
+static void
+shake(struct sock *s)
+{
+	int r = tls_shake(s->tls);
+
+	if (r == -EAGAIN) {
+		want_room(s, s->tls->wants == TLS_WANTS_ROOM);
+		return;
+	}
+	if (r < 0) {
+		s->on_error(s->arg, -r);
+		return;
+	}
+	want_room(s, s->out != NULL);
+	if (s->out == NULL)
+		s->on_drained(s->arg);
+}
+
+/*
+ * What the loop does with a socket that is readable.  OpenSSL may have read more than it has returned: the descriptor
+ * does not become readable for that.
+ */
+static void
+readable_tls(struct sock *s)
+{
+	if (s->tls->state == TLS_SHAKING) {
+		shake(s);
+		if (s->tls == NULL || s->tls->state == TLS_SHAKING || !s->tls->ahead)
+			return;
+	}
+	if (!s->reading)
+		return;
+	do
+		s->on_read(s->arg);
+	while (s->tls != NULL && s->reading && s->tls->ahead);
+	/* a write may have waited for what was read, and a read waits for room */
+	if (s->tls != NULL)
+		want_room(s, s->out != NULL || s->tls->wants == TLS_WANTS_ROOM);
+}
+
+/* Writes from the queue.  Returns the bytes that were written, or -1 with errno. */
+static ssize_t
+flush_tls(struct sock *s)
+{
+	size_t done = 0, n;
+	ssize_t r = 0;
+
+	for (int i = 0; i < RECORDS && (n = evbuffer_get_length(s->out)) > 0; i++) {
+		struct iovec iov = {.iov_len = n < TLS_RECORD ? n : TLS_RECORD};
+
+		iov.iov_base = evbuffer_pullup(s->out, (ev_ssize_t)iov.iov_len);
+		r = tls_writev(s->tls, &iov, 1);
+		if (r < 0)
+			break;
+		(void)evbuffer_drain(s->out, (size_t)r);
+		done += (size_t)r;
+	}
+	if (s->tls->wants == TLS_WANTS_BYTES)
+		want_room(s, false); /* until the socket has been read */
+	if (done > 0 || r >= 0)
+		return (ssize_t)done;
+	errno = (int)-r;
+	return -1;
+}
+
+/* The socket has room, and no bytes are queued: the handshake, or a read, has waited for it. */
+static bool
+room_for_session(struct sock *s)
+{
+	if (s->tls == NULL || (s->out != NULL && !sock_is_shaking(s)))
+		return false;
+	want_room(s, false);
+	readable_tls(s);
+	return true;
+}
+
+void
+sock_end_writing(struct sock *s)
+{
+	if (s->tls != NULL)
+		tls_end_writing(s->tls);
+	(void)shutdown(s->fd, SHUT_WR);
+}
+
+/* --- events ------------------------------------------------------------------------------------ */
 
 static void
 on_readable(evutil_socket_t fd, short what, void *arg)
@@ -94,7 +215,10 @@ on_readable(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	s->on_read(s->arg);
+	if (s->tls != NULL)
+		readable_tls(s);
+	else
+		s->on_read(s->arg);
 }
 
 /* The connect has ended: SO_ERROR has the result. */
@@ -136,7 +260,9 @@ on_writable(evutil_socket_t fd, short what, void *arg)
 		connect_ended(s);
 		return;
 	}
-	n = evbuffer_write(s->out, fd);
+	if (room_for_session(s))
+		return;
+	n = s->tls != NULL ? (int)flush_tls(s) : evbuffer_write(s->out, fd);
 	if (n == -1) {
 		if (errno != EAGAIN && errno != EINTR)
 			s->on_error(s->arg, -failed(s, errno));
@@ -158,9 +284,21 @@ sock_read(struct sock *s, void *buf, size_t n)
 {
 	ssize_t r;
 
+	if (s->tls != NULL) {
+		r = tls_read(s->tls, buf, n);
+		return r < 0 ? failed(s, (int)-r) : r;
+	}
 	do
 		r = read(s->fd, buf, n);
 	while (r == -1 && errno == EINTR);
+	return r == -1 ? failed(s, errno) : r;
+}
+
+ssize_t
+sock_peek(struct sock *s, void *buf, size_t n)
+{
+	const ssize_t r = recv(s->fd, buf, n, MSG_PEEK);
+
 	return r == -1 ? failed(s, errno) : r;
 }
 
@@ -187,10 +325,28 @@ queue_rest(struct sock *s, const struct iovec *iov, int n, int ncopy, size_t don
 			(void)evbuffer_add_reference(s->out, p, len, NULL, NULL);
 		worker_gauge(s->w, G_SEND_QUEUE, (int64_t)len);
 	}
-	if (!s->writing) {
-		event_add(&s->ev_write, NULL);
-		s->writing = true;
+	/* a session in its handshake, or that waits for bytes, would find room again and again */
+	if (s->tls == NULL || (!sock_is_shaking(s) && s->tls->wants != TLS_WANTS_BYTES))
+		want_room(s, true);
+}
+
+/* Returns the bytes that were taken, or -1 with errno. */
+static ssize_t
+send_now(struct sock *s, const struct iovec *iov, int n)
+{
+	struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+		.msg_iovlen = (size_t)(n < IOV_MAX ? n : IOV_MAX)};
+	ssize_t r;
+
+	if (s->tls != NULL) {
+		r = tls_writev(s->tls, iov, n);
+		errno = r < 0 ? (int)-r : errno;
+		return r < 0 ? -1 : r;
 	}
+	do
+		r = sendmsg(s->fd, &msg, MSG_NOSIGNAL);
+	while (r == -1 && errno == EINTR);
+	return r;
 }
 
 int
@@ -204,12 +360,7 @@ sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
 	for (int i = 0; i < n; i++)
 		total += iov[i].iov_len;
 	if (s->out == NULL && !s->connecting) {
-		struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov,
-			.msg_iovlen = (size_t)(n < IOV_MAX ? n : IOV_MAX)};
-
-		do
-			r = sendmsg(s->fd, &msg, MSG_NOSIGNAL);
-		while (r == -1 && errno == EINTR);
+		r = send_now(s, iov, n);
 		if (r == -1 && errno != EAGAIN)
 			return failed(s, errno);
 		if (r == -1)
@@ -250,6 +401,8 @@ sock_read_start(struct sock *s)
 		return;
 	event_add(&s->ev_read, NULL);
 	s->reading = true;
+	if (s->tls != NULL && (s->tls->ahead || s->tls->wants == TLS_WANTS_ROOM))
+		event_active(&s->ev_read, EV_READ, 0);
 }
 
 bool
@@ -271,6 +424,6 @@ sock_look(struct sock *s)
 	if (s->connecting)
 		connect_ended(s);
 	else
-		s->on_read(s->arg);
+		on_readable(s->fd, EV_READ, s);
 	return true;
 }

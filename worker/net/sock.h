@@ -1,6 +1,5 @@
 /*
- * The transport: a non-blocking stream socket on the worker's loop.  Plain TCP now; TLS would
- * use the same functions.
+ * The transport: a non-blocking stream socket on the worker's loop, plain TCP or TLS.
  *
  * Process: worker.
  * Ownership: embedded in its user (a client connection, an engine connection); sock_close()
@@ -17,6 +16,8 @@
 
 struct evbuffer;
 struct event_base;
+struct tls;
+struct tls_server;
 struct worker;
 
 struct sock {
@@ -29,10 +30,11 @@ struct sock {
 	 * taken */
 	bool reset;
 	struct event ev_read, ev_write;
+	struct tls *tls;      /* NULL: plain */
 	struct evbuffer *out; /* bytes that the kernel did not take; NULL when empty */
 	void *arg;
-	void (*on_read)(void *arg);           /* readable, or the peer closed */
-	void (*on_drained)(void *arg);        /* all queued bytes are written; also: connected */
+	void (*on_read)(void *arg);    /* readable, or the peer closed */
+	void (*on_drained)(void *arg); /* all queued bytes are written; also: connected, shaken */
 	void (*on_error)(void *arg, int err); /* a write or the connect failed (errno) */
 };
 
@@ -48,6 +50,15 @@ void sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent);
 /* Returns true if the peer acknowledges nothing, although the kernel has sent to it again and again; *ret_ms: the time
  * since its last acknowledgement.  A peer that has no room acknowledges the kernel's probes. */
 bool sock_peer_silent(const struct sock *s, uint64_t *ret_ms);
+/* Bytes from here on are TLS, whose handshake the peer begins; on_drained() says that it is over.  False: too many
+ * handshakes are in progress, the socket is of no use. */
+bool sock_start_tls(struct sock *s, struct tls_server *server);
+/* True until the handshake is over. */
+bool sock_is_shaking(const struct sock *s);
+/* Writes nothing more: the peer's reads end.  Nothing may be queued. */
+void sock_end_writing(struct sock *s);
+/* Reads n bytes at most, and leaves them to be read again; of a socket that is plain still.  As sock_read(). */
+ssize_t sock_peek(struct sock *s, void *buf, size_t n);
 /* Closes the fd and frees the queue.  Idempotent. */
 void sock_close(struct sock *s);
 

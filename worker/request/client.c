@@ -26,9 +26,20 @@
 #define CLIENT_DRAIN_MS 2000 /* time for a request that may have been sent when draining begins */
 
 static void on_client_read(void *arg);
+static void on_proxy_read(void *arg);
 static void on_client_drained(void *arg);
 static void on_client_error(void *arg, int err);
 static size_t consume(struct client *c, const char *p, size_t n);
+
+/* The handshake has the time of a head. */
+static void
+start_tls(struct client *c)
+{
+	c->deadline_ms = clock_ms() + c->w->conf->live.client_head_ms;
+	visit_soon(&c->w->client_rounds, &c->visit);
+	if (!sock_start_tls(&c->sock, c->w->tls))
+		client_end(c);
+}
 
 void
 client_new(struct worker *w, int fd, const struct client_origin *from, const struct client_ops *ops)
@@ -54,6 +65,10 @@ client_new(struct worker *w, int fd, const struct client_origin *from, const str
 	worker_gauge(w, G_OPEN_CONNS, 1);
 	c->deadline_ms = clock_ms() + w->conf->live.client_idle_ms;
 	worker_need_tick(w);
+	if (from->transport == TRANSPORT_TLS && c->first == FIRST_PROXY)
+		c->sock.on_read = on_proxy_read;
+	else if (from->transport == TRANSPORT_TLS)
+		start_tls(c);
 }
 
 static void
@@ -230,6 +245,36 @@ consume_proxy(struct client *c, const char *p, size_t n)
 	return (size_t)used;
 }
 
+/* Before a handshake the header alone is read: all that follows it is the session's. */
+static void
+on_proxy_read(void *arg)
+{
+	struct client *c = arg;
+	const size_t had = ahead(c);
+	ssize_t n = sock_peek(&c->sock, c->w->buf, WORKER_BUF);
+	size_t used;
+
+	if (n == -EAGAIN)
+		return;
+	if (n <= 0) {
+		client_end(c);
+		return;
+	}
+	keep_rest(c, c->w->buf, (size_t)n);
+	used = consume_proxy(c, (const char *)evbuffer_pullup(c->in, -1), ahead(c));
+	if (c->ended)
+		return;
+	/* of an unfinished header all bytes are its own */
+	(void)sock_read(&c->sock, c->w->buf, used > 0 ? used - had : (size_t)n);
+	if (used == 0)
+		return;
+	buffered_add(c->w, -(int64_t)ahead(c));
+	evbuffer_free(c->in);
+	c->in = NULL;
+	c->sock.on_read = on_client_read;
+	start_tls(c);
+}
+
 static size_t
 consume(struct client *c, const char *p, size_t n)
 {
@@ -310,7 +355,7 @@ linger(struct client *c)
 	c->deadline_ms = clock_ms() + CLIENT_LINGER_MS;
 	worker_need_tick(c->w);
 	visit_soon(&c->w->client_rounds, &c->visit);
-	(void)shutdown(c->sock.fd, SHUT_WR);
+	sock_end_writing(&c->sock);
 	sock_read_start(&c->sock);
 }
 
@@ -379,6 +424,15 @@ is_lost(struct client *c, uint64_t now_ms)
 	return false;
 }
 
+/* Whether a request has arrived at this moment, not mere pieces of what precedes one: these have no end. */
+static bool
+came_just_now(struct client *c, uint64_t now_ms)
+{
+	if (sock_is_shaking(&c->sock) || !sock_look(&c->sock))
+		return false;
+	return c->ended || c->req != NULL || now_ms < c->deadline_ms;
+}
+
 /* Checks the time limits. */
 static void
 check_limits(struct client *c, uint64_t now_ms)
@@ -400,8 +454,8 @@ check_limits(struct client *c, uint64_t now_ms)
 		return;
 	else if (c->lingering || c->closing)
 		client_end(c);
-	else if (c->req == NULL && !sock_look(&c->sock))
-		client_end(c); /* else a request has arrived at that moment */
+	else if (c->req == NULL && !came_just_now(c, now_ms))
+		client_end(c);
 }
 
 /* Returns the milliseconds until the next tick that the client needs. */

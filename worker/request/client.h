@@ -40,6 +40,7 @@ struct client_ops {
 /* Where a connection comes from. */
 struct client_origin {
 	enum door door;
+	enum transport transport;
 	struct address address; /* of the peer; after a header of the PROXY protocol the client's */
 };
 

@@ -3,6 +3,7 @@
 #include <event2/buffer.h>
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "proto/wire/prom.h"
 #include "shm/base/clock.h"
@@ -89,6 +90,26 @@ counters(struct worker *w, struct evbuffer *out)
 		heading(out, metric_gauge_name[g], "gauge", metric_gauge_help[g]);
 		(void)evbuffer_add_printf(out, "%s %lld\n", metric_gauge_name[g],
 			(long long)metric_gauge_sum(w->seg, g));
+	}
+}
+
+static void
+certificates(struct worker *w, struct evbuffer *out)
+{
+	static const char name[] = "pdrouter_tls_certificate_expiry_seconds";
+	const struct conf_tls *tls = &w->conf->tls;
+	const int64_t now = (int64_t)time(NULL);
+	char label[600];
+
+	if (tls->ncertificates > 0)
+		heading(out, name, "gauge",
+			"Seconds until a certificate of tls.certificates expires.");
+	for (size_t i = 0; i < tls->ncertificates; i++) {
+		const struct conf_certificate *c = &tls->certificates[i];
+
+		(void)prom_label(label, sizeof(label), c->cert, strlen(c->cert));
+		(void)evbuffer_add_printf(out, "%s{certificate=\"%s\"} %lld\n", name, label,
+			(long long)(c->until - now));
 	}
 }
 
@@ -490,6 +511,7 @@ of_router(struct stats *s, struct evbuffer *out)
 	processes(s->w, out);
 	requests(s->w, out);
 	counters(s->w, out);
+	certificates(s->w, out);
 	return true;
 }
 

@@ -2113,6 +2113,7 @@ Test(conf, every_key_is_written)
 	struct conf *c = parse(
 		"listen: [\":80\", '[::1]:81']\nadmin: {listen: [\":82\"]}\nmetrics_on_client_port: true\n"
 		"cors: {origins: [\"https://a.test\"], headers: [X-A], credentials: true}\n"
+		"tls: {min_version: 1.3, ciphers: AES128-SHA, max_handshakes: 7, watch: true}\n"
 		"workers: 3\ndns_servers: [\"10.0.0.2\"]\n"
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
 		" max_buffered: 2GiB}\n"
@@ -2151,9 +2152,9 @@ Test(conf, every_key_is_written)
 	const struct conf_keys *const tables[] = {&conf_root_keys, &conf_pool_keys,
 		&conf_connector_keys, &conf_endpoint_keys, &conf_dns_keys};
 	/* of files, which have tests of their own; what has no value but the lists' entries */
-	static const char *const apart[] = {"endpoints_file", "fleet_file", "engine_api_key_file",
-		"api_keys_file", "watch", "prefill_labels", "decode_labels", "mooncake",
-		"p2p_nccl"};
+	static const char *const apart[] = {"tls.certificates", "tls.listen", "tls.client_ca",
+		"endpoints_file", "fleet_file", "engine_api_key_file", "api_keys_file", "watch",
+		"prefill_labels", "decode_labels", "mooncake", "p2p_nccl"};
 	char *text = written(c), name[64];
 
 	expect_round_trip(c, text);

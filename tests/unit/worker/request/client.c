@@ -53,7 +53,7 @@ setup(void)
 	TAILQ_INIT(&w.clients);
 	TAILQ_INIT(&w.ended_clients);
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-	client_new(&w, fds[0], &(struct client_origin){DOOR_CLIENTS, {0}}, &ops);
+	client_new(&w, fds[0], &(struct client_origin){.door = DOOR_CLIENTS}, &ops);
 	c = TAILQ_FIRST(&w.clients);
 	c->req = (struct req *)(void *)&request;
 }

@@ -141,7 +141,8 @@ static char *
 page(void (*render)(struct worker *w, struct evbuffer *out))
 {
 	const struct heritage h = {.version = "1"};
-	struct worker w = {.h = &h, .seg = seg, .slot = SLOT};
+	static const struct conf conf;
+	struct worker w = {.h = &h, .seg = seg, .slot = SLOT, .conf = &conf};
 	struct evbuffer *out = evbuffer_new();
 	const size_t n = (render(&w, out), evbuffer_get_length(out));
 	char *text = calloc(1, n + 1);
@@ -264,7 +265,7 @@ one_client(struct worker *w, struct conf *conf, int fds[2])
 	TAILQ_INIT(&w->ended_reqs);
 	cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
 	cr_assert_eq(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
-	client_new(w, fds[0], &(struct client_origin){DOOR_CLIENTS, {0}}, &request_client_ops);
+	client_new(w, fds[0], &(struct client_origin){.door = DOOR_CLIENTS}, &request_client_ops);
 }
 
 Test(stats, a_page_goes_on_at_once_when_its_client_has_read)

@@ -1,0 +1,60 @@
+/*
+ * TLS of one connection, behind sock.h: OpenSSL reads and writes the socket itself.
+ *
+ * Process: worker.  A tls_server is what all sessions of the worker share.  A struct tls belongs to its socket.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct conf_tls;
+struct ssl_st;
+struct tls_server;
+struct worker;
+
+#define TLS_RECORD 16384 /* bytes of the largest record */
+
+enum tls_state {
+	TLS_SHAKING,
+	TLS_OPEN,
+	TLS_ENDED,  /* this side has sent close_notify; the peer may still be read */
+	TLS_FAILED, /* OpenSSL is not called again */
+};
+
+/* What the session waits for, beside more bytes to read. */
+enum tls_wants {
+	TLS_WANTS_NOTHING,
+	TLS_WANTS_ROOM, /* a step of the session, or a record, waits until the socket takes bytes */
+	TLS_WANTS_BYTES, /* a write waits for bytes of the peer */
+};
+
+struct tls {
+	struct tls_server *server;
+	struct ssl_st *ssl;
+	enum tls_state state;
+	enum tls_wants wants;
+	int error; /* in TLS_FAILED: -errno */
+	/* fact: OpenSSL has bytes of the peer that no read returned; the socket does not become readable for them */
+	bool ahead;
+};
+
+/* NULL: no session is possible, which the master has checked before. */
+struct tls_server *tls_server_new(struct worker *w, const struct conf_tls *conf);
+void tls_server_free(struct tls_server **); /* NULL is fine */
+
+/* A session on a connected socket, to be begun by the peer.  NULL: too many handshakes are in progress. */
+struct tls *tls_accept(struct tls_server *server, int fd);
+/* Continues the handshake.  Returns 0 when it is over, -EAGAIN, or -errno. */
+int tls_shake(struct tls *t);
+/* As read(2), in TLS_OPEN: bytes, 0 after the peer's close_notify, -ECONNRESET where the peer ended without one. */
+ssize_t tls_read(struct tls *t, void *buf, size_t n);
+/* Writes records, the pieces joined: small pieces become one record.  Returns the bytes that were taken, or -errno if
+ * none.  After -EAGAIN the same bytes come first in the next call. */
+ssize_t tls_writev(struct tls *t, const struct iovec *iov, int n);
+/* Sends close_notify; the peer may still be read. */
+void tls_end_writing(struct tls *t);
+/* Frees the session; the peer sees an end without close_notify, unless tls_end_writing() came before. */
+void tls_free(struct tls **);
