@@ -65,6 +65,7 @@ HEALTHY = {
 FAILING = {
     "PdrouterDown": {'up{job="pdrouter"}': "0x80"},
     "PdrouterNoEngine": {f"pdrouter_endpoint_up{ENGINE}": "0x80"},
+    "PdrouterCertificateExpires": {'pdrouter_tls_certificate_expiry_seconds{certificate="c"}': "1000000x80"},
     "PdrouterErrors": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="502",reason="decode_broken"}}': "0+5x80"},
     "PdrouterStreamsCut": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="200",reason="decode_broken"}}': "0+2x80"},
     "PdrouterRefusing": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="429",reason="queue_full"}}': "0+3x80"},

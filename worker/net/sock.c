@@ -16,6 +16,9 @@
 #define PEER_PROBES 2 /* without an answer: the peer is silent */
 #define RECORDS 16    /* written at one wake-up: others have their turn then */
 
+/* Inlined, these would cost plain sockets instructions at each event. */
+#define OFF_THE_PLAIN_PATH __attribute__((noinline, cold))
+
 static void on_readable(evutil_socket_t fd, short what, void *arg);
 static void on_writable(evutil_socket_t fd, short what, void *arg);
 
@@ -144,7 +147,7 @@ shake(struct sock *s)
  * What the loop does with a socket that is readable.  OpenSSL may have read more than it has returned: the descriptor
  * does not become readable for that.
  */
-static void
+OFF_THE_PLAIN_PATH static void
 readable_tls(struct sock *s)
 {
 	if (s->tls->state == TLS_SHAKING) {
@@ -185,6 +188,25 @@ flush_tls(struct sock *s)
 		return (ssize_t)done;
 	errno = (int)-r;
 	return -1;
+}
+
+/* As read(2) and writev(2): -1 with errno. */
+OFF_THE_PLAIN_PATH static ssize_t
+read_tls(struct sock *s, void *buf, size_t n)
+{
+	const ssize_t r = tls_read(s->tls, buf, n);
+
+	errno = r < 0 ? (int)-r : errno;
+	return r < 0 ? -1 : r;
+}
+
+OFF_THE_PLAIN_PATH static ssize_t
+writev_tls(struct sock *s, const struct iovec *iov, int n)
+{
+	const ssize_t r = tls_writev(s->tls, iov, n);
+
+	errno = r < 0 ? (int)-r : errno;
+	return r < 0 ? -1 : r;
 }
 
 /* The socket has room, and no bytes are queued: the handshake, or a read, has waited for it. */
@@ -284,12 +306,8 @@ sock_read(struct sock *s, void *buf, size_t n)
 {
 	ssize_t r;
 
-	if (s->tls != NULL) {
-		r = tls_read(s->tls, buf, n);
-		return r < 0 ? failed(s, (int)-r) : r;
-	}
 	do
-		r = read(s->fd, buf, n);
+		r = s->tls == NULL ? read(s->fd, buf, n) : read_tls(s, buf, n);
 	while (r == -1 && errno == EINTR);
 	return r == -1 ? failed(s, errno) : r;
 }
@@ -330,24 +348,6 @@ queue_rest(struct sock *s, const struct iovec *iov, int n, int ncopy, size_t don
 		want_room(s, true);
 }
 
-/* Returns the bytes that were taken, or -1 with errno. */
-static ssize_t
-send_now(struct sock *s, const struct iovec *iov, int n)
-{
-	struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov,
-		.msg_iovlen = (size_t)(n < IOV_MAX ? n : IOV_MAX)};
-	ssize_t r;
-
-	if (s->tls != NULL) {
-		r = tls_writev(s->tls, iov, n);
-		errno = r < 0 ? (int)-r : errno;
-		return r < 0 ? -1 : r;
-	}
-	do
-		r = sendmsg(s->fd, &msg, MSG_NOSIGNAL);
-	while (r == -1 && errno == EINTR);
-	return r;
-}
 
 int
 sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
@@ -360,7 +360,13 @@ sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
 	for (int i = 0; i < n; i++)
 		total += iov[i].iov_len;
 	if (s->out == NULL && !s->connecting) {
-		r = send_now(s, iov, n);
+		struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+			.msg_iovlen = (size_t)(n < IOV_MAX ? n : IOV_MAX)};
+
+		do
+			r = s->tls == NULL ? sendmsg(s->fd, &msg, MSG_NOSIGNAL)
+					   : writev_tls(s, iov, n);
+		while (r == -1 && errno == EINTR);
 		if (r == -1 && errno != EAGAIN)
 			return failed(s, errno);
 		if (r == -1)

@@ -233,7 +233,8 @@ next_record(const struct iovec *iov, int n, size_t at, char to[TLS_RECORD], cons
 
 		if (len > TLS_RECORD - have)
 			len = TLS_RECORD - have;
-		memcpy(to + have, (const char *)iov[i].iov_base + at, len);
+		if (len > 0) /* a piece may be empty and nowhere */
+			memcpy(to + have, (const char *)iov[i].iov_base + at, len);
 		have += len;
 	}
 	return have;
