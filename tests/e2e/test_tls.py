@@ -14,6 +14,7 @@ from certs import Cert, TlsClient
 from procs import MODEL, free_port, wait
 from raw import Client, Closed
 from stages import Stage, lasting
+from test_upgrade import Instances
 
 BODY = {"model": MODEL, "prompt": "x", "max_tokens": 2}
 # https://wiki.mozilla.org/Security/Server_Side_TLS, intermediate, version 5.7
@@ -30,11 +31,11 @@ def tls(cert, **keys):
 class Both(Stage):
     def __init__(self):
         super().__init__()
-        self.cert = Cert(self.world.dir, "localhost")
+        self.cert = Cert(self.world.dir, "localhost", days=9)
         self.rsa = Cert(self.world.dir, "rsa.test", key="rsa")
         self.address, keys = tls(self.cert)
         keys["tls"]["certificates"].append(self.rsa.row())
-        self.router, _, (self.d,) = self.world.pd(**keys)
+        self.router, _, (self.d,) = self.world.pd(client={"proxy_networks": ["127.0.0.5/32"], "proxy_protocol": True}, **keys)
 
     def client(self, **kw):
         return TlsClient(self.address, self.cert.trusting(), **kw)
@@ -187,14 +188,11 @@ def test_handshakes_have_the_time_of_a_head(world):
     assert r.metric("tls_handshakes_total", result="unfinished") == 2
 
 
-def test_the_proxy_protocol_precedes_the_handshake(world):
-    cert = Cert(world.dir, "localhost")
-    address, keys = tls(cert)
-    r, _, _ = world.pd(client={"proxy_networks": ["127.0.0.5/32"], "proxy_protocol": True}, **keys)
+def test_the_proxy_protocol_precedes_the_handshake(both):
     line = b"PROXY TCP4 203.0.113.9 10.0.0.1 4711 8000\r\n"
-    with TlsClient(address, cert.trusting(), source="127.0.0.5", first=line) as c:
-        assert c.post("/v1/completions", BODY).status == 200
-    wait("its line", lambda: [e["client"] for e in r.ends()] == ["203.0.113.9"])
+    with both.client(source="127.0.0.5", first=line) as c:
+        answer = c.post("/v1/completions", BODY)
+    assert both.router.end_of(answer["x-request-id"])["client"] == "203.0.113.9"
 
 
 class Load(threading.Thread):
@@ -243,11 +241,19 @@ def test_a_certificate_is_exchanged_under_load(world, watch):
     assert r.metric("generation") == 2
 
 
-def test_a_certificate_that_expires_soon(world):
-    cert = Cert(world.dir, "localhost", days=9)
-    _, keys = tls(cert)
-    r, _, _ = world.pd(**keys)
-    assert f"a certificate expires soon level=warn process=master slot=0 certificate={cert.cert} days=" in r.log()
-    assert 8 * 86400 < r.metric("tls_certificate_expiry_seconds", certificate=cert.cert) <= 9 * 86400
-    r.reload(tls={**keys["tls"], "certificates": [Cert(world.dir, "later").row()]})
-    assert r.metric("tls_certificate_expiry_seconds") > 14 * 86400
+def test_a_certificate_that_expires_soon(both):
+    assert f"a certificate expires soon level=warn process=master slot=0 certificate={both.cert.cert} days=" in both.router.log()
+    assert 8 * 86400 < both.router.metric("tls_certificate_expiry_seconds", certificate=both.cert.cert) <= 9 * 86400
+    assert both.router.metric("tls_certificate_expiry_seconds", certificate=both.rsa.cert) > 14 * 86400
+
+
+@pytest.mark.usefixtures("reaper")
+def test_an_upgrade_passes_the_socket_on(world):
+    cert, p, d = Cert(world.dir, "localhost"), world.engine("prefill"), world.engine("decode")
+    address, keys = tls(cert)
+    i = Instances(world, world.pool([p], [d]), workers=1, **keys)
+    i.upgrade()
+    with TlsClient(address, cert.trusting()) as c:
+        assert c.post("/v1/completions", BODY).status == 200
+    assert i.r.metric("instance") == 2
+    i.only_one_left()

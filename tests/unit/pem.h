@@ -41,6 +41,10 @@ pem_make(const char *name, int days, const struct pem *by)
 	X509_NAME_add_entry_by_txt(
 		subject, "CN", MBSTRING_ASC, (const unsigned char *)name, -1, -1, 0);
 	X509_set_issuer_name(p.x509, by != NULL ? X509_get_subject_name(by->x509) : subject);
+	ext = X509V3_EXT_conf_nid(NULL, NULL, NID_basic_constraints,
+		(char *)(uintptr_t)(by == NULL ? "CA:TRUE" : "CA:FALSE"));
+	X509_add_ext(p.x509, ext, -1);
+	X509_EXTENSION_free(ext);
 	(void)snprintf(alt, sizeof(alt), "DNS:%s", name);
 	ext = X509V3_EXT_conf_nid(NULL, NULL, NID_subject_alt_name, alt);
 	X509_add_ext(p.x509, ext, -1);

@@ -348,7 +348,6 @@ queue_rest(struct sock *s, const struct iovec *iov, int n, int ncopy, size_t don
 		want_room(s, true);
 }
 
-
 int
 sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
 {
