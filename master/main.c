@@ -889,6 +889,7 @@ check(const struct conf_args *args)
 		return EXIT_FAILURE;
 	}
 	conf_args_notes(args, print_note, NULL);
+	conf_tls_notes(conf, print_note, NULL);
 	if (args->print)
 		conf_write(conf, stdout);
 	else

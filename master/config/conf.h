@@ -74,6 +74,8 @@ void conf_args_help(FILE *out);
 /* Calls `note` with each flag that has nothing to do here, or does something else than one might think, and why. */
 typedef void conf_note_fn(void *arg, const char *flag, const char *why);
 void conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg);
+/* The same with the file of each certificate that expires within 14 days. */
+void conf_tls_notes(const struct conf *conf, conf_note_fn *note, void *arg);
 /* At start and at each reload: the file (--host and --port override its `listen`, --control-socket its
  * `control_socket`), or the flags. */
 int conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err);

@@ -9,6 +9,8 @@
 #include "proto/tls/context.h"
 #include "shm/base/mem.h"
 
+#define DAY_S (24 * 3600)
+#define EXPIRES_SOON_S (14 * DAY_S)
 #define PEM_MAX ((size_t)CONF_MIB) /* the authorities of a whole system are a quarter of it */
 
 int
@@ -211,6 +213,22 @@ conf_tls_finish(struct conf_read *r, const int *lines)
 	rc = check_dates(r, context);
 	tls_context_free(&context);
 	return rc;
+}
+
+void
+conf_tls_notes(const struct conf *conf, conf_note_fn *note, void *arg)
+{
+	const int64_t now = (int64_t)time(NULL);
+	char why[64];
+
+	for (size_t i = 0; i < conf->tls.ncertificates; i++) {
+		const int64_t left = conf->tls.certificates[i].until - now;
+
+		(void)snprintf(why, sizeof(why), "this certificate expires in %d days",
+			(int)(left / DAY_S));
+		if (left < EXPIRES_SOON_S)
+			note(arg, conf->tls.certificates[i].cert, why);
+	}
 }
 
 char *

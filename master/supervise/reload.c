@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "master/config/conf.h"
 #include "master/config/conf_keys.h"
@@ -127,22 +126,11 @@ clip_connections(struct conf *conf, const struct conf *before)
 	conf->live.max_connections = (uint32_t)fit;
 }
 
-#define DAY_S (24 * 3600)
-#define EXPIRES_SOON_S (14 * DAY_S)
-
 static void
-say_expiring(const struct conf *conf)
+say_expiring(void *arg, const char *file, const char *why)
 {
-	const int64_t now = (int64_t)time(NULL);
-
-	for (size_t i = 0; i < conf->tls.ncertificates; i++) {
-		const int64_t left = conf->tls.certificates[i].until - now;
-
-		if (left < EXPIRES_SOON_S)
-			log_warn("a certificate expires soon",
-				LOG_S("certificate", conf->tls.certificates[i].cert),
-				LOG_I("days", left / DAY_S));
-	}
+	(void)arg;
+	log_warn("a certificate expires soon", LOG_S("file", file), LOG_S("reason", why));
 }
 
 int
@@ -154,7 +142,7 @@ reload_read(const struct conf_args *args, const struct conf *before, struct conf
 	if (conf_from_args(args, &conf, err) != 0)
 		return -1;
 	clip_connections(conf, before);
-	say_expiring(conf);
+	conf_tls_notes(conf, say_expiring, NULL);
 	*ret = conf;
 	return 0;
 }

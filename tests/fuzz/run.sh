@@ -21,7 +21,7 @@ for src in tests/fuzz/fuzz_*.c; do
 	*) more=() ;;
 	esac
 	clang "${flags[@]}" -o "$out/$name" "$src" proto/*/*.c shm/base/*.c "${more[@]}" \
-		-lhttp_parser -ljson-c -lyaml -lresolv -lm || exit 1
+		-lhttp_parser -ljson-c -lyaml -lresolv -lssl -lcrypto -lm || exit 1
 	if "$out/$name" -max_total_time="$seconds" -timeout=10 -print_final_stats=1 -artifact_prefix="$out/" \
 		"$out/new" "tests/fuzz/corpus/$name" >"$out/log" 2>&1; then
 		echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$out/log") runs, nothing found"

@@ -92,6 +92,32 @@ Test(conf_tls, its_keys_and_their_files)
 	conf_free(&c);
 }
 
+static void
+count_note(void *arg, const char *file, const char *why)
+{
+	cr_expect_str_eq(file, "a.crt");
+	cr_expect_eq(strncmp(why, "this certificate expires in ", 28), 0);
+	++*(unsigned *)arg;
+}
+
+Test(conf_tls, a_certificate_that_expires_soon_is_noted)
+{
+	struct pem later = pem_make("a.test", 15, NULL);
+	unsigned notes = 0;
+	struct conf *c = load(TLS FILES POOLS);
+
+	conf_tls_notes(c, count_note, &notes);
+	cr_expect_eq(notes, 1);
+	conf_free(&c);
+	put("a.crt", later.cert);
+	put("a.key", later.key);
+	c = load(TLS FILES POOLS);
+	conf_tls_notes(c, count_note, &notes);
+	cr_expect_eq(notes, 1);
+	conf_free(&c);
+	pem_free(&later);
+}
+
 static const struct {
 	const char *text;
 	int line;
