@@ -48,3 +48,32 @@ class TlsClient(Client):
         except BaseException:
             self.sock.close()
             raise
+
+
+class Records:
+    """A session over a socket whose bytes a test reads itself, and writes to `raw`."""
+
+    def __init__(self, sock, context, name="localhost"):
+        self.sock, self.raw, self.out = sock, ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.raw, self.out, server_hostname=name)
+        self._pump(self.tls.do_handshake)
+
+    def _pump(self, call):
+        while True:
+            try:
+                return call()
+            except ssl.SSLWantReadError:
+                self.sock.sendall(self.out.read())
+                self.raw.write(self.sock.recv(65536))
+            finally:
+                self.sock.sendall(self.out.read())
+
+    def write(self, data):
+        return self._pump(lambda: self.tls.write(data))
+
+    def read(self):
+        return self._pump(lambda: self.tls.read(65536))
+
+    def until(self, mark):
+        while mark not in self.read():
+            pass

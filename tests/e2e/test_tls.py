@@ -10,7 +10,7 @@ import time
 import openai
 import pytest
 
-from certs import Cert, TlsClient
+from certs import Cert, Records, TlsClient
 from procs import MODEL, free_port, wait
 from raw import Client, Closed
 from stages import Stage, lasting
@@ -83,40 +83,25 @@ def test_what_is_offered_is_mozillas_intermediate_profile(both):
 
 
 def test_each_event_is_a_record(both):
-    """And as many bytes more as a record costs."""
-    raw, out = ssl.MemoryBIO(), ssl.MemoryBIO()
     ctx = both.cert.trusting()
     ctx.set_alpn_protocols(["http/1.1"])
-    both_ways = ctx.wrap_bio(raw, out, server_hostname="localhost")
+    body = b'{"model": "%s", "prompt": "x", "max_tokens": 6, "stream": true}' % MODEL.encode()
     with socket.create_connection(both.address) as s:
-        def pump(call):
-            while True:
-                try:
-                    got = call()
-                    s.sendall(out.read())
-                    return got
-                except ssl.SSLWantReadError:
-                    s.sendall(out.read())
-                    raw.write(s.recv(65536))
-        pump(both_ways.do_handshake)
-        assert both_ways.selected_alpn_protocol() == "http/1.1"
+        c = Records(s, ctx)
+        assert c.tls.selected_alpn_protocol() == "http/1.1"
         both.d.pause()
-        body = b'{"model": "%s", "prompt": "x", "max_tokens": 6, "stream": true}' % MODEL.encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: %d\r\n\r\n" % len(body)
-        pump(lambda: both_ways.write(head + body))
+        c.write(b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         both.d.wait_metric("pdsim:running_requests", 1)
         both.d.step()
-        while b"data:" not in pump(lambda: both_ways.read(65536)):
-            pass
+        c.until(b"data:")
         for _ in range(3):
             both.d.step()
             data = s.recv(65536)
             assert data[0] == 23 and len(data) == 5 + int.from_bytes(data[3:5], "big"), "one record"
-            raw.write(data)
-            assert pump(lambda: both_ways.read(65536)).count(b"data:") == 1
+            c.raw.write(data)
+            assert c.read().count(b"data:") == 1
         both.d.go_on()
-        while b"[DONE]" not in pump(lambda: both_ways.read(65536)):
-            pass
+        c.until(b"[DONE]")
 
 
 def test_a_large_body(both):
