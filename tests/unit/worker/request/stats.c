@@ -18,6 +18,7 @@
 #include "worker/request/client.h"
 #include "worker/request/health.h"
 #include "worker/request/models.h"
+#include "worker/request/req.h"
 #include "worker/request/request.h"
 
 #include "tests/unit/shm/fixture.h" /* last: its `seg` is a parameter's name above */
@@ -133,7 +134,13 @@ health(struct worker *w, struct evbuffer *out)
 static void
 one_model(struct worker *w, struct evbuffer *out)
 {
-	(void)model_page(w, out, "model-69");
+	(void)model_page(&(struct req){.w = w}, out, "model-69");
+}
+
+static void
+all_models(struct worker *w, struct evbuffer *out)
+{
+	models_page(&(struct req){.w = w}, out);
 }
 
 /* The caller frees the text. */
@@ -212,7 +219,7 @@ Test(stats, each_model_is_listed_once)
 	char *text;
 
 	publish(1);
-	text = page(models_page);
+	text = page(all_models);
 	cr_assert_eq(count(text, "{\"id\":"), MODELS);
 	for (uint32_t i = 0; i < MODELS; i++) {
 		char id[32];
@@ -232,7 +239,7 @@ Test(stats, nothing_is_allocated_inside_a_read_section)
 	inside = 0;
 	free(page(stats_page));
 	free(page(health));
-	free(page(models_page));
+	free(page(all_models));
 	free(page(one_model));
 	cr_assert_eq(inside, 0);
 }
