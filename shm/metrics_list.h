@@ -93,7 +93,7 @@
 	X(UP_IDLE, "pdrouter_upstream_idle_connections", "Idle connections to engines.")                 \
 	X(FLAGS_ARMED, "pdrouter_kv_flags_armed", "Transfers waiting for a notice.")                      \
 	X(DRAINING, "pdrouter_endpoints_draining", "Endpoints no longer configured that still have requests.")   \
-	X(BUFFERED, "pdrouter_request_buffer_bytes", "Bytes of request bodies and half heads, and of answers that are read before they are passed on.") \
+	X(BUFFERED, "pdrouter_request_buffer_bytes", "Bytes of request bodies, half heads and header lines for engines, and of answers that are read before they are passed on.") \
 	X(SEND_QUEUE, "pdrouter_send_queue_bytes", "Bytes waiting for a socket to take them.") \
 	X(INSTANCE, "pdrouter_instance", "Number of this instance: 1, and 1 more with each upgrade.") \
 	X(OLD_INSTANCES, "pdrouter_old_instances", "Older instances that finish their requests.") \

@@ -368,6 +368,27 @@ def test_half_heads_count(world):
     assert ask(inside).status == 200
 
 
+def test_heads_of_running_requests_count(world):
+    """The router keeps the header lines for engines as long as the request runs."""
+    r, _, d = world.pd(workers=1, limits={"max_buffered": "1MiB", "max_body": "512KiB", "max_head": "32KiB"})
+    for e in d:
+        e.tell("/sim/pause_stream")
+    big, streams = [("X-A", "a" * 30000)], []
+    for i in range(40):
+        c = r.client()
+        c.request("POST", "/v1/completions", {"model": MODEL, "prompt": f"p{i}", "max_tokens": 2, "stream": True}, big)
+        streams.append(c)
+    wait("some are refused", lambda: (r.metric("requests_total", reason="overloaded") or 0) >= 5)
+    wait("the others run", lambda: r.metric("request_buffer_bytes") >= 30 * 30000)
+    assert r.metric("request_buffer_bytes") <= 1.1 * MIB
+    for c in streams:
+        c.close()
+    for e in d:  # a decode engine that holds KV is let finish
+        e.tell("/sim/pause_stream", pause=False)
+    wait("nothing is kept", lambda: r.metric("request_buffer_bytes") == 0)
+    assert r.complete().status == 200
+
+
 def test_a_body_that_comes_too_slowly_keeps_no_room_free(world):
     """Who declares much and sends little does not keep others out for longer than it takes to see that."""
     r, _, _ = world.pd(workers=1, limits={"max_buffered": "4MiB", "max_body": "4MiB"}, client={"body_timeout": "60s"})

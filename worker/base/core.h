@@ -95,7 +95,7 @@ struct worker {
 	uint32_t nbackground;
 	uint32_t ndetached;
 	size_t detached_bytes; /* of the bodies of detached attempts */
-	uint64_t buffered;     /* bytes of bodies, half heads and kept answers: buffered_add() */
+	uint64_t buffered;     /* bytes of bodies, heads and kept answers: buffered_add() */
 	uint64_t declared;     /* bytes of large bodies that are still to come */
 	/* descriptors: open at the start, the limit, and when the worker last logged that few
 	 * are left */

@@ -33,7 +33,7 @@ text_unref(struct text **textp)
 	*textp = NULL;
 	if (text == NULL || --text->refs > 0)
 		return;
-	buffered_add(text->w, -(int64_t)text->body_cap);
+	buffered_add(text->w, -(int64_t)(text->body_cap + text->headers_len));
 	free(text->body);
 	free(text->doc);
 	free(text->headers);
@@ -48,10 +48,10 @@ text_with_body(const struct text *of, char *body, size_t len)
 
 	text->body = body;
 	text->body_len = text->body_cap = len;
-	buffered_add(text->w, (int64_t)len);
 	text->headers = mem_strndup(of->headers, of->headers_len);
 	text->headers_len = of->headers_len;
 	text->key_lines_len = of->key_lines_len;
+	buffered_add(text->w, (int64_t)(text->body_cap + text->headers_len));
 	if (of->query != NULL)
 		text->query = mem_strndup(of->query, strlen(of->query));
 	return text;

@@ -24,7 +24,7 @@ struct text {
 	/* the body's members; NULL: the body is no JSON, or text_drop_doc() was called */
 	struct splice *doc;
 	char *headers; /* end-to-end header lines, each with CRLF; those with the client's key come last */
-	size_t headers_len;
+	size_t headers_len;   /* counted by buffered_add() */
 	size_t key_lines_len; /* of the lines with the key */
 	char *query;          /* of the target, or NULL */
 };

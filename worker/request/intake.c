@@ -9,6 +9,7 @@
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
 #include "shm/base/rnd.h"
+#include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/base/response_id.h"
 #include "worker/base/text.h"
@@ -124,6 +125,7 @@ take_headers(struct req *req, const struct http_head *h)
 			nkeys--;
 		}
 	text->key_lines_len = text->headers_len - n;
+	buffered_add(req->w, (int64_t)text->headers_len);
 }
 
 static void
@@ -232,6 +234,10 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 		return;
 	take_trace(req, h);
 	take_headers(req, h);
+	if (limit_full(req->w)) {
+		in->end = END_OVERLOADED;
+		return;
+	}
 	if (h->expect_continue && !req->http10 && !req->framing.done)
 		ask_for_body(req);
 }

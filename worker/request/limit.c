@@ -241,10 +241,12 @@ bool
 limit_grow(struct req *req, uint64_t more)
 {
 	struct worker *w = req->w;
-	const bool alone = w->buffered == req->job.text->body_cap, declared = more <= req->declared;
+	const struct text *text = req->job.text;
+	const bool alone = w->buffered == text->body_cap + text->headers_len,
+		   declared = more <= req->declared;
 
 	if (!alone && !(declared ? w->buffered + more <= w->conf->live.max_buffered
-				 : has_room(w, req->job.text->body_cap + more, more)))
+				 : has_room(w, text->body_cap + more, more)))
 		return false;
 	declare_less(req, declared ? more : req->declared);
 	buffered_add(w, (int64_t)more);
