@@ -62,5 +62,5 @@ void metric_reap(struct seg *seg, uint32_t slot);
 
 extern const char *const metric_counter_name[M_N], *const metric_counter_help[M_N];
 extern const char *const metric_gauge_name[G_N], *const metric_gauge_help[G_N];
-extern const char *const metric_tokens_kind[T_N], *const metric_tokens_help[T_N];
+extern const char *const metric_tokens_name[T_N], *const metric_tokens_help[T_N];
 extern const char *const metric_hist_name[H_N], *const metric_hist_help[H_N];

@@ -108,9 +108,9 @@
 	X(GAP, "pdrouter_event_gap_seconds", "Between two successive events of a stream.") \
 	X(TOKEN, "pdrouter_time_per_output_token_seconds", "Decode time of an answer by the tokens that its engine says it has, without a stream's first one.")
 
-/* Tokens per pool, as engines say: the label `kind` of pdrouter_tokens_total. */
+/* Tokens per pool, as engines say. */
 #define METRIC_TOKENS(X)                                                                                \
-	X(PROMPT, "prompt", "Tokens that engines have said: of prompts, of prompts' parts that were cached, of answers.") \
-	X(CACHED, "cached", "")                                                                         \
-	X(COMPLETION, "completion", "")
+	X(PROMPT, "pdrouter_prompt_tokens_total", "Tokens of prompts, as far as engines have said them.") \
+	X(CACHED, "pdrouter_cached_tokens_total", "Of those: tokens that the engine had in its cache.") \
+	X(COMPLETION, "pdrouter_completion_tokens_total", "Tokens of answers, as far as engines have said them.")
 /* clang-format on */

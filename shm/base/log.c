@@ -16,8 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES 4096  /* PIPE_BUF: a pipe accepts that much in one piece, or nothing */
-#define PIPE_BYTES (1 << 20) /* what the kernel gives to anybody: /proc/sys/fs/pipe-max-size */
+#define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe accepts that much in one piece, or nothing */
+#define PIPE_DEFAULT (64 << 10)
+#define PIPE_BYTES (1 << 20) /* the most without privileges: /proc/sys/fs/pipe-max-size */
 #define TAIL_BYTES 32        /* reserved for the mark of a clipped line, `}` and the newline */
 #define FIELD_MAX_BYTES 256
 
@@ -342,7 +343,8 @@ log_init(const char *process, uint32_t slot)
 	self.slot = slot;
 	self.dropped = 0; /* of the parent process, which tells it */
 	self.sink = open ? st.st_mode & S_IFMT : S_IFREG;
-	if (self.sink == S_IFIFO) /* a reader that is late for 0.1 s costs no line */
+	/* a reader that is late for 0.1 s costs no line; a size other than the default was chosen, and stays */
+	if (self.sink == S_IFIFO && fcntl(STDERR_FILENO, F_GETPIPE_SZ) == PIPE_DEFAULT)
 		(void)fcntl(STDERR_FILENO, F_SETPIPE_SZ, PIPE_BYTES);
 	/* systemd.exec(5): the variable is inherited by children whose stderr went elsewhere */
 	self.journal = js != NULL && sscanf(js, "%ju:%ju", &dev, &ino) == 2 && open &&

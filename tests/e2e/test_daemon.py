@@ -1,4 +1,5 @@
 """What surrounds the router: signals without a meaning, a second instance, a log that nobody reads."""
+import fcntl
 import json
 import os
 import signal
@@ -124,6 +125,7 @@ def test_lines_that_the_log_does_not_take_are_counted(world):
     """Requests are served all the same; the first line that goes says how many are missing."""
     r, _, _ = world.pd(workers=1)
     port, (reader, writer) = free_port(), os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 16384)
     p = subprocess.Popen([BIN / "pdrouter", "-c", r.config_path, "--port", str(port), "--control-socket", ""], stderr=writer)
     os.close(writer)
 

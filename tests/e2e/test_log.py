@@ -55,8 +55,8 @@ def test_cached_tokens_are_those_of_prefill_and_connecting_takes_time(world):
     assert "connect_ms" in first and first["cached_tokens"] == 2 and first["completion_tokens"] == 20
     assert "connect_ms" not in again, "the connections are kept"
     assert again["completion_tokens"] == 60 and again["prompt_tokens"] == first["prompt_tokens"]
-    tokens = {labels["kind"]: v for _, labels, v in r.metrics("pdrouter_tokens_total")}
-    assert tokens == {"prompt": 2 * first["prompt_tokens"], "cached": 4, "completion": 80}
+    tokens = [r.metric(f"{kind}_tokens_total", pool=MODEL) for kind in ("prompt", "cached", "completion")]
+    assert tokens == [2 * first["prompt_tokens"], 4, 80]
     assert r.metric("time_per_output_token_seconds_count") == 1, "of the other one, prefill is in the time"
 
 

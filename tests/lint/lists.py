@@ -64,9 +64,9 @@ def metrics():
 def metric(at, kind, name):
     if not re.fullmatch(r"pdrouter(_[a-z0-9]+)+", name):
         faults.append(f"{at}: {name}: a name is pdrouter_ and lower case words, no colon")
-    if kind == "COUNTERS" and not name.endswith("_total"):
+    if kind in ("COUNTERS", "TOKENS") and not name.endswith("_total"):
         faults.append(f"{at}: {name}: a counter ends with _total")
-    if kind != "COUNTERS" and name.endswith("_total"):
+    if kind not in ("COUNTERS", "TOKENS") and name.endswith("_total"):
         faults.append(f"{at}: {name}: only a counter ends with _total")
     if kind == "HISTOGRAMS" and not re.search(UNITS, name):
         faults.append(f"{at}: {name}: a histogram ends with its base unit, _seconds or _bytes")

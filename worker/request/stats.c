@@ -412,16 +412,16 @@ tokens(struct worker *w, struct evbuffer *out, const struct table_copy *t)
 {
 	char pool[160];
 
-	heading(out, "pdrouter_tokens_total", "counter", metric_tokens_help[0]);
-	for (uint32_t i = 0; i < t->npools; i++) {
-		const char *name = pool_name(w, t->pools[i].id);
+	for (enum metric_tokens k = 0; k < T_N; k++) {
+		heading(out, metric_tokens_name[k], "counter", metric_tokens_help[k]);
+		for (uint32_t i = 0; i < t->npools; i++) {
+			const char *name = pool_name(w, t->pools[i].id);
 
-		(void)prom_label(pool, sizeof(pool), name, strlen(name));
-		for (enum metric_tokens k = 0; k < T_N; k++)
-			(void)evbuffer_add_printf(out,
-				"pdrouter_tokens_total{pool=\"%s\",kind=\"%s\"} %llu\n", pool,
-				metric_tokens_kind[k],
+			(void)prom_label(pool, sizeof(pool), name, strlen(name));
+			(void)evbuffer_add_printf(out, "%s{pool=\"%s\"} %llu\n",
+				metric_tokens_name[k], pool,
 				(unsigned long long)metric_tokens_sum(w->seg, t->pools[i].id, k));
+		}
 	}
 }
 

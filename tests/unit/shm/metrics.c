@@ -83,7 +83,7 @@ Test(shm_metrics, tokens_of_pools_and_kinds_are_apart)
 	cr_assert_eq(metric_tokens_sum(seg, 0, T_PROMPT), 0);
 }
 
-/* The last words of one slab, then the first word of the next slab. */
+/* The end of one slab, then the first word of the next slab. */
 Test(shm_metrics, a_slab_ends_before_the_next_begins)
 {
 	metric_observe(seg_slab(seg, 0), seg->hdr->max_pools - 1, H_N - 1, UINT64_C(601000000));

@@ -22,6 +22,7 @@ setup(void)
 	job = (struct job){.w = &w, .branches = &branch, .nbranches = 1};
 	branch = (struct branch){.job = &job, .attempt = &a};
 	a = (struct attempt){.w = &w, .branch = &branch, .timing = {.prefill_us = SECOND}};
+	a.t.of.facts = &job.facts;
 	a.reserved.of[ROLE_PREFILL] = (struct reservation){
 		.ep = &ep, .role = ROLE_PREFILL, .tokens = 1000, .life = restart_life(w.seg, SLOT)};
 }
