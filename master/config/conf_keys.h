@@ -495,7 +495,7 @@ extern const struct conf_keys conf_endpoint_keys;    /* struct conf_endpoint */
 extern const struct conf_keys conf_file_keys;        /* struct conf_endpoint */
 extern const struct conf_keys conf_dns_keys;         /* struct conf_dns */
 extern const struct conf_keys conf_certificate_keys; /* struct conf_certificate */
-extern const struct conf_keys conf_client_key_keys; /* struct conf_api_key */
+extern const struct conf_keys conf_client_key_keys;  /* struct conf_api_key */
 
 /* The default as a value, or NULL: the key is required, or its default is computed. */
 static inline const char *
