@@ -178,8 +178,8 @@ def test_prefill_without_handoff_is_decoded_without_it(world, answer):
 
 # --- headers ---
 
-HEADERS = [("Authorization", "Bearer sk-1"), ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
-           ("tracestate", "a=1,b=2"), ("baggage", "k=v"), ("OpenAI-Organization", "org-1"), ("X-Own", "one"), ("X-Own", "two"),
+TRACE = [("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("tracestate", "a=1,b=2")]
+HEADERS = [("Authorization", "Bearer sk-1"), ("baggage", "k=v"), ("OpenAI-Organization", "org-1"), ("X-Own", "one"), ("X-Own", "two"),
            ("Accept", "text/event-stream"), ("User-Agent", "test/1")]
 DROPPED = [("Connection", "keep-alive, X-Listed"), ("X-Listed", "1"), ("Keep-Alive", "timeout=5"), ("TE", "trailers"),
            ("Proxy-Authorization", "Basic eDp5"), ("X-Data-Parallel-Rank", "3"), ("x-override-rid", "1"),
@@ -187,10 +187,11 @@ DROPPED = [("Connection", "keep-alive, X-Listed"), ("X-Listed", "1"), ("Keep-Ali
 
 
 def test_end_to_end_headers_reach_both_legs(shared, router):
-    _, p, d = legs(shared, b'{"model":"sim-model","prompt":"x","max_tokens":1}', headers=HEADERS + DROPPED)
+    _, p, d = legs(shared, b'{"model":"sim-model","prompt":"x","max_tokens":1}', headers=HEADERS + TRACE + DROPPED)
     for leg in (p, d):
         for name, value in HEADERS:
             assert value in leg.all(name), name
+        assert leg["traceparent"].startswith(TRACE[0][1][:36]) and leg.all("tracestate") == ["a=1,b=2"]
         for name, _ in DROPPED:
             if name != "Connection":
                 assert leg.all(name) == [], name

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from procs import MODEL, wait
+from test_api_keys import bearer, in_debt, row, with_keys
 
 URL = "/v1/completions"
 LIST = Path(__file__).parents[2] / "worker/base/end_list.h"
@@ -28,6 +29,7 @@ def test_every_429_and_503_has_one(world):
     seen = {}
     a_pool_for_each(world, seen)
     limits(world, seen)
+    tokens(world, seen)
     ends = set(re.findall(r'X\(\w+, "(\w+)", (?:429|503),', LIST.read_text()))
     assert ends == set(seen) and len(ends) >= 11
     assert all(1 <= s <= 60 for s in seen.values())
@@ -82,6 +84,13 @@ def limits(world, seen):
     assert ask(r, MODEL, headers=key("c")).read().status == 200
     told(ask(r, MODEL, headers=key("c")).read(), seen)
     assert 29 <= seen["client_rate"] <= 30, "this one is exact"
+
+
+def tokens(world, seen):
+    """A key that has used more tokens than its minute has."""
+    r, _, _ = with_keys(world, row("alice", tokens_per_minute=10))
+    assert r.complete(headers=bearer("alice"), max_tokens=19).status == 200
+    told(in_debt(r), seen)
 
 
 def test_the_length_of_the_queue_at_its_pace(world):

@@ -302,7 +302,7 @@ def test_bodies_are_the_clients_own(world):
     r, (p,), (d,) = scripted(world)
     body = (b'{ "model":"sim-model", "prompt":"x","max_tokens":64,"min_tokens":2,"stream":true,"stream_options":{"include_usage":true},'
             b'"logit_bias":{"1":1e400},"seed":18446744073709551617,"ignore_eos":false,"stop":["\\u0041"],"foo":[1.0,2]}')
-    c = r.client().request("POST", COMPLETIONS, body, [("X-Request-Id", "mine"), ("Authorization", "Bearer k"), ("traceparent", "00-1")])
+    c = r.client().request("POST", COMPLETIONS, body, [("X-Request-Id", "mine"), ("Authorization", "Bearer k"), ("X-Own", "one")])
     legs = [p.expect(f"POST {COMPLETIONS}"), d.expect(f"POST {COMPLETIONS}")]
     assert legs[0].body == legs[1].body
     for ex in legs:
@@ -310,7 +310,7 @@ def test_bodies_are_the_clients_own(world):
         j = ex.json()
         assert j["bootstrap_host"] == "127.0.0.1" and j["bootstrap_port"] == 8998 and 1 <= j["bootstrap_room"] <= ROOM_MAX
         assert j["rid"] == ex["x-request-id"] and j["rid"].startswith("mine-")
-        assert (ex["authorization"], ex["traceparent"]) == ("Bearer k", "00-1") and ex["x-data-parallel-rank"] is None
+        assert (ex["authorization"], ex["x-own"]) == ("Bearer k", "one") and ex["x-data-parallel-rank"] is None
     legs[1].stream("a", "b")
     assert [e.data for e in c.events()][-1] == "[DONE]"
     legs[0].reply(body={"choices": []})

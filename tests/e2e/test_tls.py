@@ -227,7 +227,7 @@ def test_a_certificate_is_exchanged_under_load(world, watch):
 
 
 def test_a_certificate_that_expires_soon(both):
-    assert f"a certificate expires soon level=warn process=master slot=0 file={both.cert.cert} reason=" in both.router.log()
+    assert f'level=warn msg="a certificate expires soon" process=master slot=0 file={both.cert.cert} reason=' in both.router.log()
     assert 8 * 86400 < both.router.metric("tls_certificate_expiry_seconds", certificate=both.cert.cert) <= 9 * 86400
     assert both.router.metric("tls_certificate_expiry_seconds", certificate=both.rsa.cert) > 14 * 86400
 

@@ -1,11 +1,4 @@
-/*
-/* The test itself does more than the filter allows. */
-static void
-stays_outside(const struct heritage *h)
-{
-	(void)h;
-}
-A real notifier, fed by a real ZMQ PUSH socket.* /
+/* A real notifier, fed by a real ZMQ PUSH socket. */
 #include <criterion/criterion.h>
 #include <poll.h>
 #include <stdio.h>
@@ -31,13 +24,20 @@ A real notifier, fed by a real ZMQ PUSH socket.* /
 #define WORKER 1
 #define MIB (UINT64_C(1) << 20)
 
-			 static int wake_fds[NWAKE];
+static int wake_fds[NWAKE];
 static int channel[2];
 static char address[64];
 static struct conf conf = {.lmcache_listen = address};
 static int newer[2]; /* a newer instance sends from [1]; 0: there is none */
 static pid_t pid;
 static void *ctx, *push;
+
+/* The test itself does more than the filter allows. */
+static void
+stays_outside(const struct heritage *h)
+{
+	(void)h;
+}
 
 static void
 notifier_start(void)
