@@ -22,7 +22,8 @@ tickets_keep(struct seg *seg, uint64_t now_ms)
 	shm_mb();
 	shm_store(&t->since_ms, now_ms);
 	for (size_t i = 0; i < TICKET_WORDS; i++) {
-		shm_store(&t->word[1][i], shm_load(&t->word[0][i]));
+		/* at first no key is the former one: zeros would open whatever a stranger seals with zeros */
+		shm_store(&t->word[1][i], seq == 0 ? rnd_u64() : shm_load(&t->word[0][i]));
 		shm_store(&t->word[0][i], rnd_u64());
 	}
 	/* Even after the last change.  Pairs with tickets_get()'s first load. */

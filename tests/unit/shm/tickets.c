@@ -16,11 +16,14 @@ equal(const struct ticket_key *a, const struct ticket_key *b)
 
 Test(shm_tickets, a_key_is_the_newest_and_then_the_one_before)
 {
+	static const struct ticket_key zeros;
 	struct ticket_key first[TICKET_KEYS], next[TICKET_KEYS];
 
 	cr_assert_not(tickets_get(seg, first), "none were drawn");
 	tickets_keep(seg, 7);
 	cr_assert(tickets_get(seg, first));
+	cr_assert_not(equal(&first[1], &zeros), "anybody could seal a ticket with it");
+	cr_assert_not(equal(&first[1], &first[0]));
 	tickets_keep(seg, 6 + TICKETS_MS);
 	cr_assert(tickets_get(seg, next));
 	cr_assert(equal(&next[0], &first[0]), "not due yet");
