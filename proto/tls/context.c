@@ -193,6 +193,9 @@ use_client_ca(SSL_CTX *ctx, const char *pem, struct tls_fault *fault)
 		rc = add_revoked(ctx, bio, fault);
 	BIO_free(bio);
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+	/* a session that is taken up again shows no certificate: it may have expired since */
+	(void)SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET);
+	(void)SSL_CTX_set_num_tickets(ctx, 0);
 	return rc;
 }
 

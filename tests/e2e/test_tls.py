@@ -156,6 +156,10 @@ def test_clients_certificates(world):
             return None
     assert {who: status(who) for who in (*own, "none")} == {"good": 200, "stranger": None, "expired": None, "none": None}
     assert r.metric("tls_handshakes_total", result="failed") == 3
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        ctx = cert.trusting(own=own["good"])
+        ctx.maximum_version = version
+        assert sessions(address, ctx, 4)[0] == 0, "its certificate would not be looked at again"
 
 
 def test_handshakes_have_the_time_of_a_head(world):
