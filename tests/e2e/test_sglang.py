@@ -474,6 +474,21 @@ def forgets(engine, leg):
     return a
 
 
+def test_a_long_key_reaches_the_abort_whole(world):
+    """It is longer than what the router itself writes in a head, and nothing of the router's memory follows it."""
+    r, (p,), (d,) = scripted(world)
+    key = "Bearer " + "k" * 20000
+    c = r.client().request("POST", COMPLETIONS, {"model": MODEL, "prompt": "x"}, [("Authorization", key)])
+    legs = {e: e.expect(f"POST {COMPLETIONS}") for e in (p, d)}
+    c.close()
+    for e, leg in legs.items():
+        a = e.expect("POST /abort_request")
+        assert a["authorization"] == key and a.json() == {"rid": leg.json()["rid"]}
+        a.reply()
+        assert leg.gone()
+        leg.close()
+
+
 def flat(message, code):
     return {"object": "error", "message": message, "type": "Bad", "param": None, "code": code}
 

@@ -63,11 +63,11 @@ compose_background(struct leg *leg, struct leg_message *m)
 	m->body_len = strlen(e->body);
 	m->segs[0] = (struct splice_seg){e->body, m->body_len};
 	m->nsegs = 1;
-	m->headers = (struct span){"", 0};
+	m->headers = (struct span){key, strlen(key)}; /* a client's may be longer than m->lines */
 	m->nlines = (size_t)snprintf(m->lines, sizeof(m->lines),
 		"POST %s%s HTTP/1.1\r\nHost: %s\r\n"
-		"Content-Type: application/json\r\nContent-Length: %zu\r\n%s",
-		ep->prefix, e->path, ep->authority, m->body_len, key);
+		"Content-Type: application/json\r\nContent-Length: %zu\r\n",
+		ep->prefix, e->path, ep->authority, m->body_len);
 	return true;
 }
 
