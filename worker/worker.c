@@ -338,6 +338,16 @@ finished(const struct worker *w)
 	return w->phase == WORKER_DRAINS && !has_requests(w) && w->nbackground == 0;
 }
 
+/* OpenSSL has its own copy of their keys. */
+static void
+wipe_certificates(const struct conf_tls *tls)
+{
+	for (size_t i = 0; i < tls->ncertificates; i++)
+		if (tls->certificates[i].key_pem != NULL)
+			explicit_bzero(
+				tls->certificates[i].key_pem, strlen(tls->certificates[i].key_pem));
+}
+
 int
 worker_main(const struct heritage *h)
 {
@@ -353,6 +363,7 @@ worker_main(const struct heritage *h)
 	if (w != NULL && h->conf->tls.nlisten > 0 &&
 		(w->tls = tls_server_new(w, &h->conf->tls)) == NULL)
 		return CHILD_EXIT_NO_RESPAWN;
+	wipe_certificates(&h->conf->tls);
 	if (w != NULL)
 		h->enter_sandbox(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)

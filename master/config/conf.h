@@ -88,6 +88,8 @@ int conf_again(const struct conf_args *args, const struct conf *was, struct conf
 	struct conf_error *err);
 /* A child does not need the keys of engines: what it inherited of them is overwritten. */
 void conf_wipe_keys(const struct conf *conf);
+/* A child that serves no clients: the same for the keys of certificates. */
+void conf_wipe_certificates(const struct conf *conf);
 
 /* Where a pool's endpoints_file or fleet_file is; the caller frees it. */
 char *conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool);

@@ -275,6 +275,15 @@ conf_wipe_keys(const struct conf *conf)
 			explicit_bzero(conf->pools[i].api_key, strlen(conf->pools[i].api_key));
 }
 
+void
+conf_wipe_certificates(const struct conf *conf)
+{
+	for (size_t i = 0; i < conf->tls.ncertificates; i++)
+		if (conf->tls.certificates[i].key_pem != NULL)
+			explicit_bzero(conf->tls.certificates[i].key_pem,
+				strlen(conf->tls.certificates[i].key_pem));
+}
+
 static int
 read_pool(struct conf_read *r, yaml_node_t *item)
 {

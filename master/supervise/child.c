@@ -47,9 +47,11 @@ static void
 keep_heritage_only(const struct heritage *h)
 {
 	size_t nwake = h->seg->hdr->nslots, n = 0;
-	int *keep = mem_array(nwake + h->nlisten + h->nnotices_to + 2, sizeof(int));
+	int *keep = mem_array(nwake + h->nlisten + h->nnotices_to + 3, sizeof(int));
 
 	keep[n++] = h->channel;
+	if (log_journal_fd() != -1)
+		keep[n++] = log_journal_fd();
 	if (h->notices_from != 0)
 		keep[n++] = h->notices_from;
 	for (size_t i = 0; i < h->nnotices_to; i++)
@@ -110,6 +112,8 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	if (getppid() != h->master_pid)
 		_exit(CHILD_EXIT_OK);
 	conf_wipe_keys(h->conf);
+	if (kind->count == NULL) /* a single process: it serves no clients */
+		conf_wipe_certificates(h->conf);
 	(void)snprintf(name, sizeof(name), "pdr-%s", kind->name);
 	(void)prctl(PR_SET_NAME, name, 0, 0, 0);
 	log_init(kind->name, h->slot);

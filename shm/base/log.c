@@ -490,7 +490,10 @@ journal_take(enum log_level level, const struct line *l, const struct log_field 
 	do
 		r = send(self.journal_fd, e.b, e.n, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (r == -1 && errno == EINTR);
-	return r != -1;
+	if (r != -1 || errno == EAGAIN || errno == ENOBUFS || errno == EMSGSIZE)
+		return r != -1;
+	self.journal_fd = -1; /* its socket is gone for good; a child cannot open another one */
+	return sink_take(l->b, l->n);
 }
 
 int
@@ -509,6 +512,12 @@ log_to_journal(const char *path)
 	}
 	self.journal_fd = fd;
 	return 0;
+}
+
+int
+log_journal_fd(void)
+{
+	return self.journal_fd;
 }
 
 /* Makes the line and writes it.  Returns false if the line was dropped. */

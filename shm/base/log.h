@@ -43,6 +43,8 @@ void log_init(const char *process, uint32_t slot);
 /* Lines of this process and of those that it forks go to journald's socket from now on, each field with a name of its
  * own: PDR_REASON.  Returns 0, or an errno. */
 int log_to_journal(const char *path);
+/* Returns that socket, which a child must keep; -1: there is none. */
+int log_journal_fd(void);
 /* Dropped lines are added to *counter, which no other process writes. */
 void log_count_dropped(uint64_t *counter);
 void log_setup(enum log_level level, enum log_format format);

@@ -1,9 +1,10 @@
 """The line of a request: the engines' tokens, and where the time went."""
 import re
+import socket
 
 import pytest
 
-from procs import MODEL, wait
+from procs import BIN, MODEL, wait
 
 FIGURES = {"prompt_tokens", "cached_tokens", "completion_tokens", "tokens_per_s", "kv_ms", "decode_ms", "connect_ms"}
 
@@ -112,3 +113,28 @@ def test_good_requests_are_sampled_and_failed_ones_logged(world):
     for _ in range(60):
         r.complete()
     assert len(wait("lines", lambda: len(r.ends()) > 5 and r.ends())) < 57
+
+
+JOURNALD = """#!/bin/sh
+# the router where journald's socket is another one
+exec unshare -m sh -c 'mkdir -p /run/systemd && mount -t tmpfs none /run/systemd && mkdir /run/systemd/journal &&
+	ln -s {sock} /run/systemd/journal/socket && exec "$0" "$@"' {binary} "$@"
+"""
+
+
+def test_the_lines_of_all_processes_go_to_the_journal(world):
+    """To its socket, which a child keeps; to stderr when it is gone."""
+    script, path = world.dir / "under-journald", world.dir / "journal"
+    script.write_text(JOURNALD.format(sock=path, binary=BIN / "pdrouter"))
+    script.chmod(0o755)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(path))
+        journal.settimeout(10)
+        r, _, _ = world.pd(program=script, log_to="journald")
+        assert r.complete(headers=[("X-Request-Id", "to-the-journal")]).status == 200
+        while b"PDR_REQ=to-the-journal\n" not in (entry := journal.recv(65536)):
+            pass
+    assert b"PRIORITY=6\n" in entry and b"SYSLOG_IDENTIFIER=pdrouter\n" in entry and b"PDR_REASON=ok\n" in entry
+    assert r.complete(headers=[("X-Request-Id", "to-stderr")]).status == 200
+    wait("its line", lambda: "to-stderr" in r.log())
+    assert "to-the-journal" not in r.log()
