@@ -340,7 +340,7 @@ open_socket(struct notifier *n, struct socket *s, int type, const char *address,
 	err = errno;
 	log_error("cannot listen for engines", LOG_S("address", address),
 		LOG_S("error", zmq_strerror(err)));
-	return err == EINVAL || err == EPROTONOSUPPORT ? CHILD_EXIT_NO_RESPAWN : 1;
+	return err == EINVAL || err == EPROTONOSUPPORT || err == EACCES ? CHILD_EXIT_NO_RESPAWN : 1;
 }
 
 static int

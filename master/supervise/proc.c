@@ -352,9 +352,14 @@ log_forbidden(const struct proc *p, int status)
 	uint32_t call;
 	char *name;
 
-	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSYS ||
-		!proc_forbidden(p->env->seg, p->slot, &call))
+	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSYS)
 		return;
+	if (!proc_forbidden(p->env->seg, p->slot, &call)) {
+		log_error("a forbidden system call", LOG_S("kind", p->kind->name),
+			LOG_U("child_slot", p->slot), LOG_I("pid", p->pid),
+			LOG_S("call", "not known: of a thread of libzmq, which blocks signals"));
+		return;
+	}
 	name = sandbox_call_name(call);
 	log_error("a forbidden system call", LOG_S("kind", p->kind->name),
 		LOG_U("child_slot", p->slot), LOG_I("pid", p->pid), LOG_S("call", name),
