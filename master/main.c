@@ -709,14 +709,16 @@ say_open_sandbox(const struct conf *conf, const struct identity *as)
 static void
 say_no_keys(const struct conf *conf)
 {
+	const struct conf_listen *l;
+	enum listen_list list;
+
 	if (conf->api_keys_file != NULL)
 		return;
-	for (size_t i = 0; i < conf->nlisten; i++)
-		if (!conf_address_is_loopback(&conf->listen[i])) {
+	for (size_t i = 0; (l = conf_listen_at(conf, i, &list)) != NULL; i++)
+		if (list != LISTEN_ADMIN && !conf_address_is_loopback(l)) {
 			log_warn(
 				"clients need no key: who reaches this address may use the engines",
-				LOG_S("address", conf->listen[i].text),
-				LOG_S("cure", "api_keys_file"));
+				LOG_S("address", l->text), LOG_S("cure", "api_keys_file"));
 			return;
 		}
 }

@@ -59,7 +59,7 @@
 	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
 	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \
 	X(ANNOUNCED, "pdrouter_announcements_total", "Announcements of engines that were accepted.")          \
-	X(ANNOUNCED_REFUSED, "pdrouter_announcements_refused_total", "Announcements that do not parse, come from a network that is not configured, or found no room.") \
+	X(ANNOUNCED_REFUSED, "pdrouter_announcements_refused_total", "Announcements that do not parse, that their sender may not make, or that found no room.") \
 	X(PROBES_OK, "pdrouter_probes_ok_total", "Health probes answered well.")                        \
 	X(PROBES_FAILED, "pdrouter_probes_failed_total", "Health probes that failed.")                  \
 	X(SCRAPES_FAILED, "pdrouter_scrapes_failed_total", "Engine /metrics pages without a load to believe.") \

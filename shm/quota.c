@@ -329,6 +329,7 @@ quota_charge(struct seg *seg, uint32_t entry, uint64_t tokens, uint32_t tokens_p
 		(tokens < TOKENS_MOST ? tokens : TOKENS_MOST) * MINUTE_NS / tokens_per_minute;
 	const uint64_t full =
 		now_ns > MINUTE_NS ? now_ns - MINUTE_NS : 0; /* none owed, a minute's left */
+	const uint64_t most = now_ns + DEBT_MOST_NS;
 	uint64_t seen = shm_load(paid), old;
 
 	/* The CAS is a full barrier, before that of quota_leave(): make_room() relies on it. */
@@ -336,7 +337,7 @@ quota_charge(struct seg *seg, uint32_t entry, uint64_t tokens, uint32_t tokens_p
 		uint64_t to =
 			seen < full || (seen > now_ns && debt_ns(seen, now_ns) == 0) ? full : seen;
 
-		to = ns < now_ns + DEBT_MOST_NS - to ? to + ns : now_ns + DEBT_MOST_NS;
+		to = to < most && ns < most - to ? to + ns : most;
 		old = seen;
 		seen = shm_cas(paid, old, to);
 	} while (seen != old);

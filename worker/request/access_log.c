@@ -124,7 +124,7 @@ is_logged(const struct req *req)
 	const uint32_t part = req->w->conf->live.log_sample;
 
 	return part == CONF_PART_ALL || req->job.end != END_OK || req->job.tries > 0 ||
-	       rnd_u64() % CONF_PART_ALL < part;
+	       rescued_by(req).word != NULL || rnd_u64() % CONF_PART_ALL < part;
 }
 
 static void

@@ -104,7 +104,8 @@ take_headers(struct req *req, const struct http_head *h)
 	size_t need = 0, n = 0, nkeys = 0;
 
 	for (size_t i = 0; i < h->nheaders; i++)
-		need += h->headers[i].name.n + h->headers[i].value.n + 4;
+		if (passes(&h->headers[i], req->traced))
+			need += h->headers[i].name.n + h->headers[i].value.n + 4;
 	text->headers = mem_zero(need + 1);
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const struct http_header *f = &h->headers[i];
