@@ -28,63 +28,120 @@ skip_blanks(struct span s)
 	return s;
 }
 
-/* One value behind `=`: a word, or a quoted text without quotes inside.  *s moves behind it. */
+/* A word without quotes, up to a byte of `ends`.  Parsers differ over the other bytes that end it here. */
 static struct span
-take_value(struct span *s)
+take_word(struct span *s, const char *ends)
 {
-	struct span v = skip_blanks(*s);
-	const char *end;
+	const struct span whole = *s;
 
-	if (v.n > 0 && *v.p == '"') {
-		v = behind(v, 1);
-		end = memchr(v.p, '"', v.n);
-	} else {
-		end = memchr(v.p, ';', v.n);
-	}
-	if (end == NULL)
-		end = v.p + v.n;
-	*s = (struct span){end, (size_t)(v.p + v.n - end)};
-	return (struct span){v.p, (size_t)(end - v.p)};
+	while (s->n > 0 && *s->p > ' ' && *s->p < 0x7f && strchr(ends, *s->p) == NULL)
+		*s = behind(*s, 1);
+	return (struct span){whole.p, whole.n - s->n};
 }
 
-/* A parameter of a header's value: `; name=value`. */
+/* One value behind `=`: a word, or a quoted text.  A backslash does not end one in a quote: parsers differ. */
 static bool
-parameter(struct span s, const char *name, struct span *ret)
+take_value(struct span *s, struct span *ret)
 {
-	const char *semicolon;
+	const char *end;
 
-	while ((semicolon = memchr(s.p, ';', s.n)) != NULL) {
-		struct span key = skip_blanks(behind(s, (size_t)(semicolon - s.p) + 1)), value;
-		const char *equals = memchr(key.p, '=', key.n);
-
-		if (equals == NULL)
-			return false;
-		s = behind(key, (size_t)(equals - key.p) + 1);
-		value = take_value(&s);
-		if ((size_t)(equals - key.p) == strlen(name) && starts(key, name)) {
-			*ret = value;
-			return true;
-		}
+	if (s->n == 0 || *s->p != '"') {
+		*ret = take_word(s, ";\"<");
+		return true;
 	}
-	return false;
+	*s = behind(*s, 1);
+	end = memchr(s->p, '"', s->n);
+	if (end == NULL || (end > s->p && end[-1] == '\\'))
+		return false;
+	*ret = (struct span){s->p, (size_t)(end - s->p)};
+	*s = behind(*s, ret->n + 1);
+	return true;
+}
+
+/* The next of a header's parameters, `; name=value`.  False at the end; before what is none, *s is not empty. */
+static bool
+take_parameter(struct span *s, struct span *ret_name, struct span *ret_value)
+{
+	struct span at = skip_blanks(*s);
+
+	if (at.n == 0)
+		*s = at;
+	if (at.n == 0 || *at.p != ';')
+		return false;
+	at = skip_blanks(behind(at, 1));
+	*ret_name = take_word(&at, "=;\"<");
+	if (ret_name->n == 0 || at.n == 0 || *at.p != '=')
+		return false;
+	at = skip_blanks(behind(at, 1));
+	if (!take_value(&at, ret_value))
+		return false;
+	*s = at;
+	return true;
+}
+
+/* Engines read names in the charset of the form's Content-Type: one that is not UTF-8 would hide them. */
+static bool
+boundary_of(struct span type, struct span *ret)
+{
+	struct span name, value;
+
+	if (!span_is(take_word(&type, ";\"<"), "multipart/form-data"))
+		return false;
+	*ret = (struct span){NULL, 0};
+	while (take_parameter(&type, &name, &value)) {
+		if (memchr(name.p, '*', name.n) != NULL ||
+			(span_is(name, "charset") && !span_is(value, "utf-8")))
+			return false;
+		if (span_is(name, "boundary") && ret->p != NULL)
+			return false;
+		if (span_is(name, "boundary"))
+			*ret = value;
+	}
+	return type.n == 0 && ret->n > 0 && ret->n <= BOUNDARY_MAX;
+}
+
+/* What a Content-Disposition says, behind its colon.  `name*` would be another spelling of `name` (RFC 2231). */
+static enum multipart_found
+look_at_line(struct span line, const char *wanted)
+{
+	struct span name, value, field = {NULL, 0};
+	bool file = false;
+
+	line = skip_blanks(line);
+	(void)take_word(&line, ";\"<");
+	while (take_parameter(&line, &name, &value)) {
+		if (starts(name, "filename"))
+			file = true;
+		else if (memchr(name.p, '*', name.n) != NULL ||
+			 (span_is(name, "name") && field.p != NULL))
+			return MULTIPART_UNCLEAR;
+		else if (span_is(name, "name"))
+			field = value;
+	}
+	if (line.n > 0)
+		return MULTIPART_UNCLEAR;
+	return !file && span_eq(field, wanted) ? MULTIPART_FOUND : MULTIPART_NONE;
 }
 
 /* Whether a part's header lines are those of the field. */
-static bool
-is_field(struct span head, const char *name)
+static enum multipart_found
+look_at_head(struct span head, const char *name)
 {
 	static const char wanted[] = "content-disposition:";
+	enum multipart_found found = MULTIPART_NONE;
+	unsigned lines = 0;
 
 	while (head.n > 0) {
 		const char *end = memmem(head.p, head.n, "\r\n", 2);
-		struct span line = {head.p, end == NULL ? head.n : (size_t)(end - head.p)}, v, file;
+		const struct span line = {head.p, end == NULL ? head.n : (size_t)(end - head.p)};
 
-		if (starts(line, wanted))
-			return parameter(line, "name", &v) && v.n == strlen(name) &&
-			       memcmp(v.p, name, v.n) == 0 && !parameter(line, "filename", &file);
+		if (starts(line, wanted)) {
+			found = look_at_line(behind(line, sizeof(wanted) - 1), name);
+			lines++;
+		}
 		head = behind(head, line.n + (end == NULL ? 0 : 2));
 	}
-	return false;
+	return lines > 1 ? MULTIPART_UNCLEAR : found;
 }
 
 /* Where the next delimiter line begins, its CRLF included; the end of the body if there is none. */
@@ -96,39 +153,51 @@ next_delimiter(struct span s, struct span delimiter)
 	return p == NULL ? s.n : (size_t)(p - s.p);
 }
 
-bool
-multipart_field(struct span type, struct span body, const char *name, struct span *ret)
+/* The parts from the first one's line end on. */
+static enum multipart_found
+look_at_parts(struct span body, struct span delimiter, const char *name, struct span *ret)
 {
-	char text[4 + BOUNDARY_MAX] = "\r\n--";
-	struct span boundary, delimiter;
+	enum multipart_found found = MULTIPART_NONE, part;
 
-	if (!starts(type, "multipart/form-data") || !parameter(type, "boundary", &boundary) ||
-		boundary.n == 0 || boundary.n > BOUNDARY_MAX)
-		return false;
-	memcpy(text + 4, boundary.p, boundary.n);
-	delimiter = (struct span){text, boundary.n + 4};
-	/* the first has no line before it */
-	if (body.n < delimiter.n - 2 || memcmp(body.p, text + 2, delimiter.n - 2) != 0)
-		return false;
-	body = behind(body, delimiter.n - 2);
 	while (starts(body, "\r\n")) {
 		struct span head = {body.p, body.n < PART_HEAD_MAX ? body.n : PART_HEAD_MAX};
 		const char *blank = memmem(head.p, head.n, "\r\n\r\n", 4);
 		size_t n;
 
 		if (blank == NULL)
-			return false;
+			return MULTIPART_NONE;
 		head = (struct span){body.p + 2, (size_t)(blank - body.p)};
 		/* the blank line's CRLF may be the delimiter's: an empty value */
 		body = behind(body, (size_t)(blank - body.p) + 2);
 		n = next_delimiter(body, delimiter);
 		if (n == body.n)
-			return false; /* cut off */
-		if (is_field(head, name)) {
+			return MULTIPART_NONE; /* cut off */
+		part = look_at_head(head, name);
+		if (part == MULTIPART_UNCLEAR || (part == MULTIPART_FOUND && part == found))
+			return MULTIPART_UNCLEAR;
+		if (part == MULTIPART_FOUND) {
 			*ret = n < 2 ? (struct span){body.p, 0} : (struct span){body.p + 2, n - 2};
-			return true;
+			found = part;
 		}
 		body = behind(body, n + delimiter.n);
 	}
-	return false;
+	if (body.n < 2)
+		return MULTIPART_NONE; /* cut off */
+	return starts(body, "--") ? found : MULTIPART_UNCLEAR;
+}
+
+enum multipart_found
+multipart_field(struct span type, struct span body, const char *name, struct span *ret)
+{
+	char text[4 + BOUNDARY_MAX] = "\r\n--";
+	struct span boundary, delimiter;
+
+	if (!boundary_of(type, &boundary))
+		return MULTIPART_NONE;
+	memcpy(text + 4, boundary.p, boundary.n);
+	delimiter = (struct span){text, boundary.n + 4};
+	/* the first has no line before it */
+	if (body.n < delimiter.n - 2 || memcmp(body.p, text + 2, delimiter.n - 2) != 0)
+		return MULTIPART_NONE;
+	return look_at_parts(behind(body, delimiter.n - 2), delimiter, name, ret);
 }

@@ -5,12 +5,14 @@
  * Nothing is allocated; the value is a part of the body.
  */
 #pragma once
-#include <stdbool.h>
-
 #include "proto/http/http.h"
 
-/*
- * The field called `name` in `body`, whose Content-Type is `type`: the first one without a filename.  False if
- * there is none, or the body is not such a form.
- */
-bool multipart_field(struct span type, struct span body, const char *name, struct span *ret);
+enum multipart_found {
+	MULTIPART_NONE, /* there is no such field, or the body is no whole form */
+	MULTIPART_FOUND,
+	MULTIPART_UNCLEAR, /* other parsers may see another value: the field comes twice, or a Content-Disposition */
+};
+
+/* Looks for the one field called `name` without a filename in `body`, whose Content-Type is `type`. */
+enum multipart_found multipart_field(
+	struct span type, struct span body, const char *name, struct span *ret);

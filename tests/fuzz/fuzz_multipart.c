@@ -15,7 +15,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	char *type = exact_copy(data, n), *body = exact_copy(data + size - rest, rest);
 	struct span v;
 
-	if (multipart_field((struct span){type, n}, (struct span){body, rest}, "model", &v)) {
+	if (multipart_field((struct span){type, n}, (struct span){body, rest}, "model", &v) ==
+		MULTIPART_FOUND) {
 		CHECK(v.p >= body && v.n <= rest && (size_t)(v.p - body) <= rest - v.n);
 		CHECK((size_t)(v.p - body) + v.n + 4 <= rest); /* a delimiter follows */
 	}

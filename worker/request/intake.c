@@ -399,13 +399,18 @@ parse_samples(const char *p)
 static const char *
 look_at_form(struct req *req)
 {
+	const struct text *text = req->job.text;
+	const struct span body = {text->body == NULL ? "" : text->body, text->body_len};
 	struct span model;
 
-	if (!multipart_field(text_header(req->job.text, "content-type"),
-		    (struct span){req->job.text->body == NULL ? "" : req->job.text->body,
-			    req->job.text->body_len},
-		    "model", &model))
-		return NULL; /* the same as a body without `model` */
+	switch (multipart_field(text_header(text, "content-type"), body, "model", &model)) {
+	case MULTIPART_NONE:
+		return NULL;    /* the same as a body without `model` */
+	case MULTIPART_UNCLEAR: /* an engine would serve another model than the router checks */
+		return "`model` of the form is not clear";
+	case MULTIPART_FOUND:
+		break;
+	}
 	if (model.n >= sizeof(req->job.facts.model) || memchr(model.p, '\0', model.n) != NULL)
 		return "`model` is not a usable string";
 	memcpy(req->job.facts.model, model.p, model.n);

@@ -9,22 +9,24 @@
 #define TYPE "multipart/form-data; boundary=XyZ"
 #define PART(head, value) "--XyZ\r\nContent-Disposition: form-data; " head "\r\n\r\n" value "\r\n"
 
-/* The value in brackets, or "-"; the texts stand in exact allocations, so that ASan sees every byte too many. */
+/* The value in brackets, "-" or "unclear"; the texts stand in exact allocations, so that ASan sees every byte too many. */
 static const char *
 field(const char *type, const char *body, size_t n)
 {
 	static char got[200];
 	char *t = malloc(strlen(type) + 1), *b = malloc(n + 1);
 	struct span v;
-	bool found;
+	enum multipart_found found;
 
 	memcpy(t, type, strlen(type));
 	memcpy(b, body, n);
 	t = realloc(t, strlen(type) + (strlen(type) == 0));
 	b = realloc(b, n + (n == 0));
 	found = multipart_field((struct span){t, strlen(type)}, (struct span){b, n}, "model", &v);
-	(void)snprintf(
-		got, sizeof(got), found ? "[%.*s]" : "-", found ? (int)v.n : 0, found ? v.p : "");
+	if (found == MULTIPART_FOUND)
+		(void)snprintf(got, sizeof(got), "[%.*s]", (int)v.n, v.p);
+	else
+		(void)snprintf(got, sizeof(got), found == MULTIPART_NONE ? "-" : "unclear");
 	free(t);
 	free(b);
 	return got;
@@ -52,13 +54,30 @@ static const struct {
 	{TYPE, "--XyZ--\r\n", "-"},
 	{TYPE, "", "-"},
 	{TYPE, "preamble\r\n" PART("name=\"model\"", "m") "--XyZ--", "-"},
-	{"Multipart/Form-Data; charset=x; Boundary=\"a b\"",
+	{"Multipart/Form-Data; charset=UTF-8; Boundary=\"a b\"",
 		"--a b\r\nContent-Disposition: x; name=model\r\n\r\nm\r\n--a b--", "[m]"},
 	{"multipart/form-data", PART("name=\"model\"", "m") "--XyZ--", "-"},
 	{"multipart/form-data; boundary=",
 		"--\r\nContent-Disposition: x; name=model\r\n\r\nm\r\n----", "-"},
 	{"application/json", PART("name=\"model\"", "m") "--XyZ--", "-"},
 	{"", "", "-"},
+	/* engines take the last of doubles, and spellings that RFC 2231 or a charset allows */
+	{TYPE, PART("name=\"model\"", "a") PART("name=\"model\"", "b") "--XyZ--", "unclear"},
+	{TYPE, PART("name=\"model\"", "a") PART("name=\"model\"; filename*=x", "b") "--XyZ--",
+		"[a]"},
+	{TYPE, PART("name=a\r\nContent-Disposition: form-data; name=\"model\"", "a") "--XyZ--",
+		"unclear"},
+	{TYPE, PART("name=\"a\"; name=\"model\"", "a") "--XyZ--", "unclear"},
+	{TYPE, PART("name*=utf-8''model", "a") "--XyZ--", "unclear"},
+	{TYPE, PART("name*0=mo; name*1=del", "a") "--XyZ--", "unclear"},
+	{TYPE, PART("x=\"\\\"; y=\"; name=model", "a") "--XyZ--", "unclear"},
+	{TYPE, PART("x=a\"; y=\"; name=model", "a") "--XyZ--", "unclear"},
+	{TYPE, PART("name=<model>", "a") "--XyZ--", "unclear"},
+	{TYPE, PART("name =model", "a") "--XyZ--", "unclear"},
+	{TYPE, PART("name=model\xa0", "a") "--XyZ--", "unclear"},
+	{TYPE, PART("name=\"model\"", "a") "--XyZ \r\n--XyZ--", "unclear"},
+	{TYPE "; boundary=b", PART("name=\"model\"", "a") "--XyZ--", "-"},
+	{TYPE "; charset=utf-7", PART("name=\"model\"", "a") "--XyZ--", "-"},
 };
 
 Test(multipart, rows)
@@ -72,7 +91,7 @@ Test(multipart, rows)
 Test(multipart, every_prefix)
 {
 	static const char body[] =
-		PART("name=\"file\"; filename=\"f\"", "x") PART("name=\"model\"", "m") "--XyZ";
+		PART("name=\"file\"; filename=\"f\"", "x") PART("name=\"model\"", "m") "--XyZ--";
 
 	for (size_t n = 0; n < sizeof(body) - 1; n++)
 		cr_expect_str_eq(field(TYPE, body, n), "-", "%zu bytes", n);
