@@ -135,6 +135,20 @@ def test_a_request_without_a_model_needs_all_of_the_pool(world):
         assert code(r.post("/v1/completions", {"prompt": "hi", "max_tokens": 1}, bearer(name))) == want
 
 
+def test_an_adapter_and_a_path_that_reads_no_model(world):
+    """What a restricted key may use is not said by `model` alone."""
+    rows = row("all"), row("sim", models=[MODEL]), row("both", models=[MODEL, "adapter"])
+    sglang = {"engine": {"handshake": "sglang"}, "pool": {"connector": "sglang", "models": [MODEL, "adapter"]}}
+    r, _, _ = world.pd(**sglang, api_keys_file=write(world, *rows))
+    refused = (403, "model_not_allowed")
+    for lora in '"adapter"', '["adapter"]', 'null,"lora\\u005fpath":"adapter"':
+        body = f'{{"model":"{MODEL}","prompt":"hi","max_tokens":1,"lora_path":{lora}}}'.encode()
+        assert [code(r.post("/v1/completions", body, bearer(x))) for x in ("all", "sim", "both")] == [200, refused, refused]
+    assert code(r.complete(headers=bearer("sim"), lora_path=None)) == 200
+    ask = {"model": MODEL, "text": "hi", "sampling_params": {"max_new_tokens": 1}}
+    assert [code(r.post("/generate", ask, bearer(x))) for x in ("all", "sim", "both")] == [200, refused, 200]
+
+
 # --- what engines get ---------------------------------------------------------------------------------------------------
 
 

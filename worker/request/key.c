@@ -10,6 +10,7 @@
 #include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
+#include "worker/base/text.h"
 #include "worker/request/client.h"
 #include "worker/request/key_seen.h"
 #include "worker/request/req.h"
@@ -110,15 +111,36 @@ has_all_models(const struct api_key *k, const struct table_pool *tp)
 	return k->nmodels == 0 || tp->nmodels > 0;
 }
 
+/* SGLang serves an adapter by this member too, also where `model` names another. */
 static bool
-may_use(const struct api_key *k, const struct facts *facts, const struct table *t)
+names_adapter(const struct text *text)
 {
+	const struct splice_member *m =
+		text->doc != NULL ? splice_find(text->doc, SK_LORA_PATH) : NULL;
+
+	return m != NULL && m->type != ST_NULL;
+}
+
+/* SGLang's own paths do not read `model`. */
+static bool
+model_counts(const struct facts *facts)
+{
+	return facts->model[0] != '\0' && facts->route != ROUTE_GENERATE &&
+	       facts->route != ROUTE_ENCODE;
+}
+
+static bool
+may_use(const struct api_key *k, const struct job *job, const struct table *t)
+{
+	const struct facts *facts = &job->facts;
 	uint32_t model;
 	const struct table_pool *tp = way_pool(facts, t, &model);
 
 	if (tp != NULL && !api_key_has_pool(k, tp->name))
 		return false;
-	if (facts->model[0] != '\0')
+	if (k->nmodels > 0 && names_adapter(job->text))
+		return false;
+	if (model_counts(facts))
 		return api_key_has_model(k, facts->model);
 	return tp == NULL || has_all_models(k, tp); /* without a pool it will be refused anyway */
 }
@@ -140,7 +162,7 @@ key_admit(struct req *req, const char **ret_detail)
 	end = keys != NULL ? check(k, ret_detail) : END_OK;
 	if (end == END_OK && k != NULL) {
 		req->plan.priority_max = k->terms.priority_max;
-		if (!may_use(k, &req->job.facts, t))
+		if (!may_use(k, &req->job, t))
 			end = END_MODEL_NOT_ALLOWED;
 	}
 	rcu_leave(w->seg, w->slot);
