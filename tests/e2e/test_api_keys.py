@@ -1,6 +1,7 @@
 """Keys of clients: the api_keys_file, what a request without a good key gets, and what a key allows."""
 import hashlib
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
@@ -250,6 +251,25 @@ def test_a_client_that_leaves_pays_for_its_prompt(world):
         d.wait_requests(1)
     assert int(in_debt(r)["retry-after"]) > 60
     d.go_on()
+
+
+def test_an_answer_whose_usage_is_not_at_its_end_counts_by_its_bytes(world):
+    r, _, (d,) = world.scripts(api_keys_file=write(world, row("alice", tokens_per_minute=60)))
+    with ThreadPoolExecutor(1) as pool:
+        a = pool.submit(r.post, "/v1/messages", {"model": MODEL, "messages": [], "max_tokens": 9}, bearer("alice"))
+        d.expect().reply(body={"usage": {"input_tokens": 1, "output_tokens": 1}, "content": "x" * 4000})
+        assert a.result().status == 200
+    assert 900 <= int(in_debt(r)["retry-after"]) <= 1000
+
+
+def test_reading_a_response_and_counting_tokens_is_free(world):
+    p, d = world.engine("prefill"), world.engine("decode", store=True)
+    r = world.router(world.pool([p], [d]), api_keys_file=write(world, row("alice", tokens_per_minute=60)))
+    made = r.post("/v1/responses", {"model": MODEL, "input": "x"}, bearer("alice")).json()
+    assert [r.get(f"/v1/responses/{made['id']}", bearer("alice")).status for _ in range(30)] == [200] * 30
+    long = {"model": MODEL, "prompt": "word " * 400, "messages": [{"role": "user", "content": "word " * 400}]}
+    for path in "/tokenize", "/v1/messages/count_tokens", "/v1/completions/render":
+        assert [code(r.post(path, long, bearer("alice"))) for _ in range(3)] == [200] * 3
 
 
 # --- pdctl key new ------------------------------------------------------------------------------------------------------

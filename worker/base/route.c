@@ -69,6 +69,23 @@ route_body(enum route r)
 }
 
 bool
+route_spends(enum route r)
+{
+	static const bool free_of_charge[ROUTE_N] = {
+		[ROUTE_TOKENIZE] = true,
+		[ROUTE_TOKENIZE_V1] = true,
+		[ROUTE_DETOKENIZE] = true,
+		[ROUTE_DETOKENIZE_V1] = true,
+		[ROUTE_RENDER] = true,
+		[ROUTE_RENDER_CHAT] = true,
+		[ROUTE_COUNT_TOKENS] = true,
+	};
+
+	return routes[r].by != ROUTE_BY_US && route_body(r) != ROUTE_BODY_NONE &&
+	       !free_of_charge[r];
+}
+
+bool
 route_is_anthropic(enum route r)
 {
 	return r == ROUTE_MESSAGES || r == ROUTE_COUNT_TOKENS;

@@ -73,6 +73,9 @@ enum route_body {
 	ROUTE_BODY_NONE, /* nothing: the path says all */
 };
 enum route_body route_body(enum route r);
+/* Returns true for the paths whose answers cost an engine tokens: not those that count or write tokens, or that
+ * return an answer that was charged when it was made. */
+bool route_spends(enum route r);
 /* Returns true for the paths of Anthropic's API, whose errors have another shape. */
 bool route_is_anthropic(enum route r);
 /* Returns the role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */

@@ -12,7 +12,8 @@
 void
 spent_begin(struct req *req)
 {
-	if (req->key != NULL && req->key->terms.tokens_per_minute != 0)
+	if (req->key != NULL && req->key->terms.tokens_per_minute != 0 &&
+		route_spends(req->job.facts.route))
 		req->key->tail = MEM_NEW(struct spent_tail);
 }
 
@@ -25,7 +26,10 @@ spent_note(struct req *req, const char *p, size_t n)
 	struct spent_tail *t = req->key != NULL ? req->key->tail : NULL;
 	size_t kept;
 
-	if (t == NULL || n == 0 || (n >= len && memcmp(p + n - len, choices_end, len) == 0))
+	if (t == NULL || n == 0)
+		return;
+	t->bytes += n;
+	if (n >= len && memcmp(p + n - len, choices_end, len) == 0)
 		return;
 	if (n >= SPENT_TAIL) {
 		memcpy(t->text, p + n - SPENT_TAIL, SPENT_TAIL);
@@ -69,6 +73,16 @@ answered(const struct req *req)
 	return req->status == 200 || (req->status == 0 && req->job.nbranches > 0);
 }
 
+/* Of an answer without a number of its tokens.  One in one piece that has a usage has one without completions:
+ * embeddings. */
+static uint64_t
+estimate(const struct req *req, bool has_usage)
+{
+	if (req->relay == RELAY_STREAM)
+		return req->events;
+	return has_usage ? 0 : req->key->tail->bytes / SPENT_BYTES_PER_TOKEN;
+}
+
 struct spent
 spent_of(const struct req *req)
 {
@@ -83,9 +97,9 @@ spent_of(const struct req *req)
 		return s;
 	s.prompt = reported(tail, prompt);
 	s.completion = reported(tail, completion);
+	if (s.completion == NOT_REPORTED)
+		s.completion = estimate(req, s.prompt != NOT_REPORTED);
 	if (s.prompt == NOT_REPORTED)
 		s.prompt = req->job.facts.tokens;
-	if (s.completion == NOT_REPORTED)
-		s.completion = req->events;
 	return s;
 }
