@@ -366,7 +366,7 @@ static void
 payload(struct job *job, struct leg *d, struct sse *sse, const struct span *pieces, size_t n,
 	bool done)
 {
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n && req_of(job)->key != NULL; i++)
 		spent_note(req_of(job), pieces[i].p, pieces[i].n);
 	relay_payload(req_of(job), d, sse, pieces, n, done);
 	if (job_started(job))
