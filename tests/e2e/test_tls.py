@@ -47,7 +47,7 @@ def both(request):
 
 
 def test_the_sdk(both):
-    sdk = openai.OpenAI(base_url=f"https://localhost:{both.address[1]}/v1", api_key="k", max_retries=0,
+    sdk = openai.OpenAI(base_url=f"https://127.0.0.1:{both.address[1]}/v1", api_key="k", max_retries=0,
                         http_client=openai.DefaultHttpxClient(verify=both.cert.trusting()))
     whole = sdk.completions.create(**BODY).choices[0].text
     assert whole and "".join(e.choices[0].text for e in sdk.completions.create(**BODY, stream=True)) == whole
