@@ -15,7 +15,7 @@
 /*
  * A round sends the queries for this kind of engine one after the other, on one connection:
  *
- *   REST --FIRST_MS, then LEARN_MS----> MODELS --> vLLM:   VERSION, seldom ---------> REST
+ *   REST --FIRST_MS, then rest()-----> MODELS --> vLLM:   VERSION, seldom ---------> REST
  *                                              '--> SGLang: INFO --404--> INFO_OLD --> REST
  *
  * The gate is shut by MODELS: if the pool names no models, until a list has a name in it; else until
@@ -26,9 +26,12 @@
  */
 enum query { MODELS, INFO, INFO_OLD, VERSION, QUERY_N, REST = QUERY_N };
 
-/* Adapters come and go, SGLang's roles can be switched: every 30 s, or 15 health intervals. */
-#define LEARN_MS 30000
+/*
+ * Adapters come and go, SGLang's roles can be switched: every 15 health intervals, which are 30 s by
+ * default.  At least once a minute, however seldom an operator asks for health.
+ */
 #define LEARN_ROUNDS 15
+#define LEARN_MAX_MS 60000
 /* The version of one life stays; a proxy may exchange the engine behind it unseen. */
 #define VERSION_ROUNDS 10
 /* From UP to the first round.  Not 0: reloads that add and remove hundreds of endpoints in quick
@@ -111,7 +114,7 @@ rest(struct learn *l)
 	l->at = REST;
 	probe_cancel(
 		l->probe); /* closes: an engine closes idle connections long before the next round */
-	turn_within(l, often < LEARN_MS ? often : LEARN_MS);
+	turn_within(l, often < LEARN_MAX_MS ? often : LEARN_MAX_MS);
 }
 
 /* --- the gate ------------------------------------------------------------------ */

@@ -28,7 +28,8 @@ bool learn_gated(const struct learn *l);
 /* Queries the engine at an address that is not published yet.  fn is called once, later, unless
  * learn_forget() comes before.  Only while learn_gated(). */
 void learn_gate(struct learn *l, const struct ep_addr *addr);
-/* The engine is UP at e->addr: all queries are sent soon, then every 30 s. */
+/* The engine is UP at e->addr: all queries are sent soon, then every 15 health intervals,
+ * 60 s at most. */
 void learn_up(struct learn *l);
 /* ... or now, unless they are under way. */
 void learn_now(struct learn *l);
