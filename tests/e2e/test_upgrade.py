@@ -322,7 +322,7 @@ def test_other_addresses_and_another_control_socket(one, world):
     i.r.port, i.r.control = free_port(), world.file("ctl", "sock")
     i.r.change(listen=[f"127.0.0.1:{i.r.port}"], control_socket=str(i.r.control))
     os.kill(i.r.pid, signal.SIGUSR2)
-    wait("its socket", i.r.control.exists)
+    wait("its socket", lambda: i.r.ctl("status").returncode == 0)  # a socket file is there before anybody listens
     i.follow()
     assert i.r.complete().status == 200
     wait("the older socket is gone", lambda: not before.exists())
