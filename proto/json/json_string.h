@@ -3,6 +3,10 @@
  * json_quote(), which writes one.
  */
 #pragma once
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,19 +35,41 @@ long json_quote(char *buf, size_t size, const char *text, size_t len, size_t max
 #define JSON_EACH_BYTE(b) (UINT64_C(0x0101010101010101) * (b))
 
 /*
- * Zero if none of eight bytes is a quote, a backslash, a control character or beyond ASCII.  A
- * byte's subtraction may carry into its neighbour, but only if that byte is itself one of these.
+ * Not plain are: a quote, a backslash, a control character, what is beyond ASCII.  Of JSON_BLOCK bytes:
+ * a mask with JSON_BITS bits for each byte, whose lowest bit that is set belongs to the first byte
+ * that is not plain; 0 if all are plain.
  */
+#ifdef __SSE2__
+#define JSON_BLOCK 16
+#define JSON_BITS 1
+
+static inline uint64_t
+json_peculiar(const uint8_t *p)
+{
+	__m128i b = _mm_loadu_si128((const __m128i *)p);
+	__m128i low = _mm_cmplt_epi8(b, _mm_set1_epi8(' ')); /* signed: beyond ASCII, too */
+	__m128i mark = _mm_or_si128(
+		_mm_cmpeq_epi8(b, _mm_set1_epi8('"')), _mm_cmpeq_epi8(b, _mm_set1_epi8('\\')));
+
+	return (uint64_t)_mm_movemask_epi8(_mm_or_si128(low, mark));
+}
+#else
+#define JSON_BLOCK 8
+#define JSON_BITS 8
+
+/* A byte's subtraction may carry into the byte above it, but only if it is not plain itself. */
 static inline uint64_t
 json_peculiar(const uint8_t *p)
 {
 	uint64_t w;
 
 	memcpy(&w, p, sizeof(w));
+	w = le64toh(w);
 	return ((w - JSON_EACH_BYTE(' ')) | ((w ^ JSON_EACH_BYTE('"')) - JSON_EACH_BYTE(1)) |
 		       ((w ^ JSON_EACH_BYTE('\\')) - JSON_EACH_BYTE(1)) | w) &
 	       JSON_EACH_BYTE(0x80);
 }
+#endif
 
 static inline bool
 json_is_plain(uint8_t b)
@@ -55,11 +81,13 @@ json_is_plain(uint8_t b)
 static inline const uint8_t *
 json_skip_plain(const uint8_t *p, const uint8_t *end)
 {
-	while (end - p >= 32 && (json_peculiar(p) | json_peculiar(p + 8) | json_peculiar(p + 16) |
-					json_peculiar(p + 24)) == 0)
-		p += 32;
-	while (end - p >= 8 && json_peculiar(p) == 0)
-		p += 8;
+	uint64_t found;
+
+	for (; end - p >= JSON_BLOCK; p += JSON_BLOCK) {
+		found = json_peculiar(p);
+		if (found != 0)
+			return p + (unsigned)__builtin_ctzll(found) / JSON_BITS;
+	}
 	while (p < end && json_is_plain(*p))
 		p++;
 	return p;
