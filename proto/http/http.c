@@ -39,34 +39,6 @@ http_error_text(int err)
 
 /* ---- bytes and words ---- */
 
-/*
- * First control byte (HTAB does not count) in p..end, or end.  Eight bytes a step: nearly all bytes
- * of a head are printable, and this one pass finds line ends and forbidden bytes together.
- */
-static const char *
-find_control(const char *p, const char *end)
-{
-	const uint64_t ones = 0x0101010101010101u;
-
-	for (;;) {
-		for (; end - p >= 8; p += 8) {
-			uint64_t w, del, low;
-
-			memcpy(&w, p, 8);
-			low = (w - ones * 0x20) & ~w;
-			del = w ^ (ones * 0x7f);
-			del = (del - ones) & ~del;
-			if (((low | del) & (ones * 0x80)) != 0)
-				break;
-		}
-		for (const char *stop = end - p >= 8 ? p + 8 : end; p < stop; p++)
-			if (is_control(*p))
-				return p;
-		if (p == end)
-			return end;
-	}
-}
-
 size_t
 http_line(char *out, const struct http_header *f)
 {
