@@ -38,6 +38,14 @@ OPT     := -O1 -g
 FORTIFY :=
 SAN     := $(SAN_$(VARIANT)) -DPDROUTER_DEBUG
 endif
+# clang's, for libFuzzer
+ifeq ($(VARIANT),fuzz)
+CC      := clang
+WARN    := -Wall
+OPT     := -O1 -g
+FORTIFY :=
+SAN     := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -DPDROUTER_DEBUG
+endif
 # for the torture program alone; -Wno-tsan: gcc says that TSan does not know fences, and none of what
 # TSan is to check hangs on one (shm/core/atomic.h)
 ifeq ($(VARIANT),tsan)
@@ -105,6 +113,12 @@ $(B)/replay/%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/replay.o $(PROC_
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ $(LIBS)
+$(B)/replay/worker: $(call obj,tests/fuzz/fake_os.c tests/fuzz/fleet.c)
+# the same under libFuzzer: VARIANT=fuzz, for tests/fuzz/run.sh
+$(B)/whole/%: $(B)/obj/tests/fuzz/fuzz_%.o $(call obj,tests/fuzz/fake_os.c tests/fuzz/fleet.c) $(PROC_OBJ) $(LIB_OBJ)
+	@mkdir -p $(@D)
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -fsanitize=fuzzer -o $@ $^ $(LIBS)
 # what the parsers say, for tests/fuzz/differential.py
 $(B)/tell: $(call obj,tests/fuzz/tell.c $(wildcard proto/http/*.c proto/json/*.c proto/wire/*.c shm/base/*.c))
 	$(call say,LD $@)
