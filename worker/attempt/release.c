@@ -21,6 +21,14 @@
 #define DETACHED_MAX 256           /* of one worker at once */
 #define DETACHED_BYTES (64u << 20) /* of their bodies together */
 
+/* Returns true if KV has arrived at the decode engine.  No engine has KV of a request that no prefill engine was sent:
+ * a notice before that is false. */
+static bool
+kv_arrived(const struct attempt *a)
+{
+	return a->prefill != PREFILL_IDLE && transfer_kv_arrived(&a->t);
+}
+
 /* Returns true if an engine holds or may hold KV that only a decode engine's fetch frees. */
 static bool
 holds_kv(const struct attempt *a)
@@ -31,7 +39,7 @@ holds_kv(const struct attempt *a)
 		(d->progress == LEG_BEGUN && a->kv != KV_SPENT))
 		/* nothing is held, or the KV was fetched: a byte of the answer is here */
 		return false;
-	return leg_active(p) ? leg_sent(p) : attempt_kv_handed(a) || transfer_kv_arrived(&a->t);
+	return leg_active(p) ? leg_sent(p) : attempt_kv_handed(a) || kv_arrived(a);
 }
 
 /* Returns true if the decode engine could not be reached at all. */
@@ -93,7 +101,7 @@ release_fetch_unheard(struct attempt *a)
 static bool
 fetch_arrived(struct attempt *a)
 {
-	if (!transfer_kv_arrived(&a->t) || a->decode != DECODE_IDLE)
+	if (!kv_arrived(a) || a->decode != DECODE_IDLE)
 		return false;
 	(void)send_decode(a);
 	return true;
