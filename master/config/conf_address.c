@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "master/config/conf_number.h"
 #include "shm/base/conf.h"
@@ -80,6 +82,22 @@ conf_address_parse(const char *text, struct conf_listen *l)
 		return why;
 	l->port = conf_port_of(colon + 1);
 	return l->port == 0 ? "the port is not a number from 1 to 65535" : NULL;
+}
+
+const char *
+conf_listen_parse(const char *text, struct conf_listen *l)
+{
+	static const char unix_word[] = "unix:";
+	const char *path = text + strlen(unix_word);
+
+	if (strncmp(text, unix_word, strlen(unix_word)) != 0)
+		return conf_address_parse(text, l);
+	if (path[0] != '/')
+		return "the path of a unix socket begins with a slash: unix:/run/pdrouter/admin.sock";
+	if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+		return "the path is too long for a unix socket: 107 bytes at most";
+	(void)snprintf(l->host, sizeof(l->host), "%s", path);
+	return NULL;
 }
 
 bool

@@ -11,5 +11,7 @@ uint16_t conf_port_of(const char *s);
 const char *conf_host_check(const char *host);
 /* Reads host:port or [IPv6]:port into l->host and l->port.  Returns NULL, or the reason for the refusal. */
 const char *conf_address_parse(const char *text, struct conf_listen *l);
+/* The same, or unix:/PATH, whose path becomes l->host. */
+const char *conf_listen_parse(const char *text, struct conf_listen *l);
 /* Only programs of this host reach the address: 127.0.0.0/8, ::1, localhost. */
 bool conf_address_is_loopback(const struct conf_listen *l);

@@ -34,7 +34,11 @@
 L("listen", LISTEN, listen, nlisten, 0, 16, "(0.0.0.0:8000; with tls.listen: [])", GENERATION,		\
 	"addresses for clients: host:port, [IPv6]:port, or :port for all addresses")				\
 L("admin.listen", LISTEN, admin_listen, nadmin_listen, 0, 16, "[]", GENERATION,				\
-	"addresses for operators: /metrics, /health with engine addresses, /ready, /live, /version; none: the clients' addresses answer these") \
+	"addresses for operators: /metrics, /health with engine addresses, /ready, /live, /version; such as 127.0.0.1:9101 or unix:/run/pdrouter/admin.sock; none: the clients' addresses answer these") \
+K("admin.socket_mode", MODE, admin_mode, 0, 0, "0600", LIVE,						\
+	"permissions of the unix sockets of admin.listen, in octal")					\
+K("admin.socket_group", TEXT, admin_group, 0, 255, "", LIVE,						\
+	"group of these sockets, by name; \"\": that of the process")					\
 K("metrics_on_client_port", BOOL, live.metrics_on_client_port, 0, 0, "false", LIVE,			\
 	"/metrics is answered at the clients' addresses, too, although there is an admin.listen")			\
 L("tls.certificates", CERTIFICATES, tls.certificates, tls.ncertificates, 0, 64, "[]", GENERATION,	\

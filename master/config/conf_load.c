@@ -187,6 +187,23 @@ set_proxies(struct conf *c)
 		(void)net_parse(c->proxy_networks[i], &c->proxies[i]);
 }
 
+/* Two sockets cannot have one file. */
+static int
+check_admin_listen(struct conf_read *r)
+{
+	const struct conf *c = r->conf;
+
+	for (size_t i = 0; i < c->nadmin_listen; i++) {
+		const char *path = conf_listen_path(&c->admin_listen[i]);
+
+		if (path != NULL && c->control_socket != NULL &&
+			strcmp(path, c->control_socket) == 0)
+			return fail_root(r, "admin.listen", "control_socket",
+				"has the path of the control_socket: set another one");
+	}
+	return 0;
+}
+
 /* A size that is not given grows with the need. */
 static int
 check_limits(struct conf_read *r)
@@ -230,7 +247,7 @@ conf_finish(struct conf_read *r)
 	char what[CONF_WHAT];
 	size_t n = 0;
 
-	if (set_lmcache_listen(r) != 0 || check_limits(r) != 0)
+	if (set_lmcache_listen(r) != 0 || check_limits(r) != 0 || check_admin_listen(r) != 0)
 		return -1;
 	set_notifier_key(c);
 	set_proxies(c);

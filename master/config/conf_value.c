@@ -568,6 +568,15 @@ set_notices(const struct conf_key *k, void *base, const char *text, char what[CO
 	return set_text(k, base, text, what);
 }
 
+/* Paths differ by the case of a letter, hosts do not. */
+static bool
+same_address(const struct conf_listen *a, const struct conf_listen *b)
+{
+	if (conf_listen_path(a) != NULL)
+		return strcmp(a->host, b->host) == 0;
+	return strcasecmp(a->host, b->host) == 0 && a->port == b->port;
+}
+
 static int
 add_listen(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
@@ -575,13 +584,15 @@ add_listen(const struct conf_key *k, void *base, const char *text, char what[CON
 	size_t *n = (size_t *)(void *)((char *)base + k->noff);
 	const struct conf_listen *other;
 	struct conf_listen l = {.text = NULL};
-	const char *why = conf_address_parse(text, &l);
+	const char *why = conf_listen_parse(text, &l);
 	enum listen_list where;
 
+	if (why == NULL && conf_listen_path(&l) != NULL && strcmp(k->path, "admin.listen") != 0)
+		why = "a unix socket is for admin.listen alone";
 	if (why != NULL)
 		return bad(what, "%.80s: %s", text, why);
 	for (size_t i = 0; (other = conf_listen_at(base, i, &where)) != NULL; i++)
-		if (strcasecmp(l.host, other->host) == 0 && l.port == other->port)
+		if (same_address(&l, other))
 			return bad(what, "%.80s is there twice", text);
 	*list = mem_resize(*list, *n + 1, sizeof(**list));
 	l.text = mem_strdup(text);

@@ -6,17 +6,16 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "master/supervise/inherit.h"
+#include "master/supervise/unix_socket.h"
 #include "shm/base/clock.h"
 #include "shm/base/lockfile.h"
 #include "shm/base/log.h"
@@ -56,7 +55,7 @@ struct control {
 	bool starved;           /* ev_again was logged, and no client was accepted since */
 	int fd;                 /* -1: after control_leave() */
 	int lock;               /* the lock file of the path: lockfile_take() */
-	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	char path[UNIX_SOCKET_PATH];
 	uint32_t mode; /* permissions of the socket */
 	char *group;   /* of the socket; NULL: the process's */
 };
@@ -461,74 +460,6 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 
 /* --- the socket --------------------------------------------------------------------------------- */
 
-/* True if a process accepts on the socket file, though its lock file was removed. */
-static bool
-answered(const struct sockaddr_un *sun)
-{
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	bool yes;
-
-	if (fd == -1)
-		return false;
-	/* EAGAIN: the backlog is full, so the process lives */
-	yes = connect(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 || errno == EAGAIN;
-	(void)close(fd);
-	return yes;
-}
-
-static void
-make_directory(const char *path)
-{
-	char *dir = mem_strdup(path), *slash = strrchr(dir, '/');
-
-	if (slash != NULL && slash != dir) {
-		*slash = '\0';
-		(void)mkdir(dir, 0755); /* on failure bind() reports the reason */
-	}
-	free(dir);
-}
-
-static int
-bind_socket(int fd, const struct sockaddr_un *sun)
-{
-	mode_t mask = umask(0177);
-	int r = bind(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 ? 0 : -errno;
-
-	(void)umask(mask);
-	return r;
-}
-
-/* The listening socket; -EWOULDBLOCK if another process has it, or another -errno.  The caller has
- * the lock. */
-static int
-open_socket(const char *path)
-{
-	struct sockaddr_un sun = {.sun_family = AF_UNIX};
-	struct stat st;
-	int fd, r;
-
-	if (strlen(path) >= sizeof(sun.sun_path))
-		return -ENAMETOOLONG;
-	memcpy(sun.sun_path, path, strlen(path));
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd == -1)
-		return -errno;
-	r = bind_socket(fd, &sun);
-	if (r == -EADDRINUSE && answered(&sun)) {
-		r = -EWOULDBLOCK;
-	} else if (r == -EADDRINUSE && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) &&
-		   unlink(path) == 0) {
-		/* left by a killed pdrouter; a file that is not a socket is not removed */
-		r = bind_socket(fd, &sun);
-	}
-	if (r == 0 && listen(fd, BACKLOG) == -1)
-		r = -errno;
-	if (r == 0)
-		return fd;
-	(void)close(fd);
-	return r;
-}
-
 /* Logs why there is no socket.  Returns -1 if pdrouter must not start. */
 static int
 no_socket(const char *path, int err)
@@ -566,11 +497,11 @@ open_both(const char *path, const struct inherit *in, int *ret_fd, int *ret_lock
 		*ret_lock = in->control_lock;
 		return 0;
 	}
-	make_directory(path);
+	unix_socket_directory(path);
 	*ret_lock = lockfile_take(path);
 	if (*ret_lock < 0)
 		return *ret_lock;
-	*ret_fd = open_socket(path);
+	*ret_fd = unix_socket_listen(path, BACKLOG);
 	if (*ret_fd < 0)
 		(void)close(*ret_lock);
 	return *ret_fd < 0 ? *ret_fd : 0;
@@ -604,31 +535,10 @@ control_new(struct event_base *base, const char *path, const struct control_hook
 	return 0;
 }
 
-/* False: errno says why.  The group comes before the permissions that it gets. */
-static bool
-permit(const char *path, gid_t group, mode_t mode)
-{
-	struct stat st;
-
-	if (lstat(path, &st) == 0 && st.st_gid == group && (st.st_mode & 0777) == mode)
-		return true;
-	return chmod(path, 0600) == 0 && chown(path, (uid_t)-1, group) == 0 &&
-	       chmod(path, mode) == 0;
-}
-
 static void
 put_permissions(const struct control *c)
 {
-	const struct group *gr = c->group != NULL ? getgrnam(c->group) : NULL;
-
-	if (c->group != NULL && gr == NULL) {
-		(void)chmod(c->path, 0600);
-		log_warn("control socket: only its owner can connect", LOG_S("path", c->path),
-			LOG_S("error", "there is no such group"), LOG_S("group", c->group));
-	} else if (!permit(c->path, gr != NULL ? gr->gr_gid : getegid(), (mode_t)c->mode)) {
-		log_warn("control socket: only its owner can connect", LOG_S("path", c->path),
-			LOG_S("error", strerror(errno)));
-	}
+	unix_socket_permit("control socket", c->path, c->mode, c->group);
 }
 
 void

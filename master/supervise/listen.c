@@ -17,7 +17,9 @@
 #include "master/probe/resolve.h"
 #include "master/supervise/inherit.h"
 #include "master/supervise/sd.h"
+#include "master/supervise/unix_socket.h"
 #include "shm/base/conf.h"
+#include "shm/base/lockfile.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/core/heritage.h"
@@ -34,7 +36,8 @@ enum owner {
 
 struct listener {
 	TAILQ_ENTRY(listener) link;
-	struct ep_addr addr;
+	struct ep_addr addr;   /* family AF_UNIX: see file */
+	struct unix_file file; /* path "": it is gone, or another process's */
 	int fd;
 	enum owner owner;
 };
@@ -74,9 +77,9 @@ addr_text(const struct ep_addr *a, char out[INET6_ADDRSTRLEN + 10])
 		a->port);
 }
 
-/* The address that a socket is bound to; false if the socket is not TCP over IP. */
+/* The IP address that a socket is bound to; false if the socket is not TCP over IP. */
 static bool
-addr_of(int fd, struct ep_addr *ret)
+ip_of(int fd, struct ep_addr *ret)
 {
 	struct sockaddr_storage ss = {0};
 	socklen_t len = sizeof(ss);
@@ -102,21 +105,52 @@ addr_of(int fd, struct ep_addr *ret)
 	return true;
 }
 
+/* NULL: the socket has no address, or its file is gone. */
 static struct listener *
-listener_add(struct listeners *ls, enum owner owner, int fd, const struct ep_addr *addr)
+listener_add(struct listeners *ls, enum owner owner, int fd)
 {
 	struct listener *l = MEM_NEW(struct listener);
 
 	l->owner = owner;
 	l->fd = fd;
-	l->addr = *addr;
+	if (unix_socket_file(fd, &l->file)) {
+		l->addr.family = AF_UNIX;
+	} else if (!ip_of(fd, &l->addr)) {
+		free(l);
+		return NULL;
+	}
 	TAILQ_INSERT_TAIL(&ls->list, l, link);
 	return l;
 }
 
 static void
+say(const char *event, const char *by, const struct listener *l)
+{
+	char ip[INET6_ADDRSTRLEN + 10];
+	const char *text = l->file.path;
+
+	if (l->addr.family != AF_UNIX) {
+		addr_text(&l->addr, ip);
+		text = ip;
+	}
+	if (by != NULL)
+		log_info(event, LOG_S("by", by), LOG_S("address", text));
+	else
+		log_info(event, LOG_S("address", text));
+}
+
+/* Whether clients reach the socket by its file. */
+static bool
+has_file(const struct listener *l)
+{
+	return l->file.path[0] != '\0' && unix_file_is_there(&l->file);
+}
+
+static void
 listener_drop(struct listeners *ls, struct listener *l)
 {
+	if (l->owner == OWNER_US && has_file(l))
+		(void)unlink(l->file.path);
 	/* a worker that has yet to drain holds the descriptor too: after close() alone the port would still accept */
 	if (l->owner == OWNER_US)
 		(void)shutdown(l->fd, SHUT_RDWR);
@@ -159,20 +193,19 @@ static void
 adopt(struct listeners *ls, int fd, enum owner owner)
 {
 	const char *by = owner == OWNER_SYSTEMD ? "systemd" : "the older instance";
-	char text[INET6_ADDRSTRLEN + 10];
-	struct ep_addr addr;
+	const struct listener *l = NULL;
 
-	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 || !addr_of(fd, &addr)) {
-		log_warn("a passed descriptor is not a listening TCP socket: not used",
+	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) > 0)
+		l = listener_add(ls, owner, fd);
+	if (l == NULL) {
+		log_warn("a passed descriptor is not a listening socket with an address: not used",
 			LOG_S("by", by), LOG_I("fd", fd));
 		(void)close(fd);
 		return;
 	}
 	(void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-	(void)listener_add(ls, owner, fd, &addr);
-	addr_text(&addr, text);
-	log_info("socket passed", LOG_S("by", by), LOG_S("address", text));
+	say("socket passed", by, l);
 }
 
 struct listeners *
@@ -272,6 +305,18 @@ has_entry(const struct conf *conf, const char *text)
 	return false;
 }
 
+/* systemd has given its own sockets their permissions. */
+static void
+permit(const struct listeners *ls, const struct conf *conf)
+{
+	const struct listener *l;
+
+	TAILQ_FOREACH(l, &ls->list, link)
+	if (l->owner != OWNER_SYSTEMD && has_file(l))
+		unix_socket_permit(
+			"admin.listen", l->file.path, conf->admin_mode, conf->admin_group);
+}
+
 void
 listeners_keep(struct listeners *ls, const struct conf *conf, const struct door_fd *fds, size_t n)
 {
@@ -292,6 +337,8 @@ listeners_keep(struct listeners *ls, const struct conf *conf, const struct door_
 		if (!has_entry(conf, nm->text))
 			name_drop(ls, nm);
 	}
+	if (conf != NULL)
+		permit(ls, conf);
 }
 
 /* --- opening ------------------------------------------------------------------------------------ */
@@ -374,7 +421,18 @@ bind_listen(const struct ep_addr *a)
 	return r;
 }
 
-/* 0, or -errno with ls->error written. */
+/* Adds the socket to those of the configuration.  0, or -errno with ls->error written. */
+static int
+take(struct listeners *ls, const char *text, const struct listener *l)
+{
+	if (use(ls, l->fd))
+		return 0;
+	(void)snprintf(ls->error.text, sizeof(ls->error.text),
+		"%s: this address is in two of `listen`, `tls.listen` and `admin.listen`", text);
+	return -EADDRINUSE;
+}
+
+/* As take(). */
 static int
 open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 {
@@ -383,8 +441,6 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 	int fd;
 
 	if (l == NULL) {
-		struct ep_addr bound;
-
 		fd = bind_listen(a);
 		if (fd < 0) {
 			addr_text(a, shown);
@@ -392,16 +448,67 @@ open_addr(struct listeners *ls, const char *text, const struct ep_addr *a)
 				"%s: cannot listen on %s: %s", text, shown, strerror(-fd));
 			return fd;
 		}
-		(void)addr_of(fd, &bound);
-		l = listener_add(ls, OWNER_US, fd, &bound);
-		addr_text(&bound, shown);
-		log_info("listening", LOG_S("address", shown));
+		l = listener_add(ls, OWNER_US, fd);
+		assert(l != NULL);
+		say("listening", NULL, l);
 	}
-	if (use(ls, l->fd))
-		return 0;
-	(void)snprintf(ls->error.text, sizeof(ls->error.text),
-		"%s: this address is in two of `listen`, `tls.listen` and `admin.listen`", text);
-	return -EADDRINUSE;
+	return take(ls, text, l);
+}
+
+/* A socket whose file is gone, such as one that systemd has kept while it removed the directory, is of no use. */
+static struct listener *
+find_by_path(struct listeners *ls, const char *path)
+{
+	struct listener *l;
+
+	TAILQ_FOREACH(l, &ls->list, link)
+	if (strcmp(l->file.path, path) == 0) {
+		if (has_file(l))
+			return l;
+		l->file.path[0] = '\0';
+	}
+	return NULL;
+}
+
+/* The new socket, or -errno.  Of two routers that start at the same time one gets the path: the lock is held until the
+ * socket listens, and from then on the other one finds that it is answered. */
+static int
+bind_path(const char *path)
+{
+	int lock, fd;
+
+	unix_socket_directory(path);
+	lock = lockfile_take(path);
+	if (lock < 0)
+		return lock;
+	fd = unix_socket_listen(path, BACKLOG);
+	(void)close(lock);
+	return fd;
+}
+
+/* As take(). */
+static int
+open_path(struct listeners *ls, const char *text, const char *path)
+{
+	struct listener *l = find_by_path(ls, path);
+
+	if (l == NULL) {
+		const int fd = bind_path(path);
+
+		if (fd >= 0)
+			l = listener_add(ls, OWNER_US, fd);
+		if (fd >= 0 && l == NULL) /* another process has removed the file at this moment */
+			(void)close(fd);
+		if (l == NULL) {
+			(void)snprintf(ls->error.text, sizeof(ls->error.text),
+				"%s: cannot listen: %s", text,
+				fd == -EWOULDBLOCK ? "another process listens there"
+						   : strerror(fd < 0 ? -fd : ENOENT));
+			return fd < 0 ? fd : -ENOENT;
+		}
+		say("listening", NULL, l);
+	}
+	return take(ls, text, l);
 }
 
 /*
@@ -441,17 +548,24 @@ finish(struct listeners *ls, bool ok)
 	ls->done(ls->arg, fds, n, ok ? NULL : &ls->error);
 }
 
+/* `r`: of the entry that is being opened. */
 static void
-opened(struct listeners *ls, const struct ep_addr *addrs, size_t n)
+tried(struct listeners *ls, int r)
 {
-	enum listen_list list;
-
-	if (open_addrs(ls, entry(ls, &list)->text, addrs, n) != 0) {
+	if (r != 0) {
 		finish(ls, false);
 		return;
 	}
 	ls->next++;
 	next_entry(ls);
+}
+
+static void
+opened(struct listeners *ls, const struct ep_addr *addrs, size_t n)
+{
+	enum listen_list list;
+
+	tried(ls, open_addrs(ls, entry(ls, &list)->text, addrs, n));
 }
 
 static void
@@ -483,7 +597,9 @@ next_entry(struct listeners *ls)
 		return;
 	}
 	nm = name_find(ls, cl->text);
-	if (cl->host[0] == '\0') {
+	if (conf_listen_path(cl) != NULL) {
+		tried(ls, open_path(ls, cl->text, conf_listen_path(cl)));
+	} else if (cl->host[0] == '\0') {
 		addrs[0].port = addrs[1].port = cl->port;
 		opened(ls, addrs, 2);
 	} else if (resolve_literal(cl->host, cl->port, &addrs[0])) {

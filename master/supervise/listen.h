@@ -2,7 +2,8 @@
  * Listening sockets: one per address, non-blocking, shared by all workers of all generations.
  *
  * Process: master.  Owns the sockets; children inherit the descriptors of their configuration.
- * A socket comes from systemd or from an older instance of pdrouter (matched by its address), or is made here.
+ * A socket comes from systemd or from an older instance of pdrouter (matched by its address), or is made here.  The
+ * file of a unix socket is removed when the socket is dropped, unless another process needs it still.
  */
 #pragma once
 #include <stdbool.h>
@@ -57,7 +58,7 @@ void listeners_cancel(struct listeners *ls);
 
 /*
  * Closes every own socket that is not in `fds`, and drops the host names that are not in conf
- * (NULL: all): they are looked up again when they reappear.
+ * (NULL: all): they are looked up again when they reappear.  Unix sockets get the permissions of conf.
  */
 void listeners_keep(
 	struct listeners *ls, const struct conf *conf, const struct door_fd *fds, size_t n);

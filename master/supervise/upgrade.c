@@ -108,6 +108,7 @@ resume(struct upgrade *u)
 	takeover_pause(p->takeover, false);
 	fleet_hold_state(p->fleet, false);
 	reload_resume(p->reload);
+	reload_keep_listeners(p->reload); /* the new instance may have had other permissions */
 }
 
 static void

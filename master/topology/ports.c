@@ -216,8 +216,9 @@ topo_ports_router(struct topo_plan *p, const struct conf *conf)
 		{"announce.listen", conf->announce_listen}};
 
 	for (size_t i = 0; i < conf->nadmin_listen; i++)
-		add_router_port(&p->config_ports, p, "admin.listen", conf->admin_listen[i].text,
-			p->t->router.line, "router.config");
+		if (conf_listen_path(&conf->admin_listen[i]) == NULL)
+			add_router_port(&p->config_ports, p, "admin.listen",
+				conf->admin_listen[i].text, p->t->router.line, "router.config");
 	for (size_t i = 0; i < conf->tls.nlisten; i++)
 		add_router_port(&p->config_ports, p, "tls.listen", conf->tls.listen[i].text,
 			p->t->router.line, "router.config");

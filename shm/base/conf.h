@@ -277,8 +277,9 @@ enum door { DOOR_CLIENTS, DOOR_OPERATORS, DOOR_N };
 enum transport { TRANSPORT_TCP, TRANSPORT_TLS };
 
 struct conf_listen {
-	char *text;     /* as written */
-	char host[256]; /* name, IPv4 or IPv6 literal without brackets; "" = any */
+	char *text; /* as written */
+	/* name, IPv4 or IPv6 literal without brackets, or the path of a unix socket; "" = any */
+	char host[256];
 	uint16_t port;
 };
 
@@ -348,6 +349,8 @@ struct conf {
 	/* for operators; none: the addresses for clients serve operators, too */
 	struct conf_listen *admin_listen;
 	size_t nadmin_listen;
+	uint32_t admin_mode; /* permissions of its unix sockets */
+	char *admin_group;   /* and their group; NULL: that of the process */
 	struct conf_tls tls;
 
 	enum log_to log_to; /* a change needs a restart */
@@ -431,6 +434,13 @@ static inline enum transport
 listen_list_transport(enum listen_list l)
 {
 	return l == LISTEN_TLS ? TRANSPORT_TLS : TRANSPORT_TCP;
+}
+
+/* The path of a unix socket; NULL: the address is one of TCP. */
+static inline const char *
+conf_listen_path(const struct conf_listen *l)
+{
+	return l->host[0] == '/' ? l->host : NULL;
 }
 
 /* The i-th of all addresses; NULL: there are no more. */

@@ -415,7 +415,7 @@ class Router(Process):
         if not listen:
             return self.client()
         host, _, port = listen[0].rpartition(":")
-        return Client((host, int(port)))
+        return Client(port if host == "unix" else (host, int(port)))
 
     def metrics(self, prefix="pdrouter_"):
         with self.operator() as c:

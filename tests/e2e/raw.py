@@ -69,14 +69,16 @@ class Client:
     """One connection.  `buf` holds what was read and not yet taken."""
 
     def __init__(self, address, timeout=20, rcvbuf=None, source=None):
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        """`address`: (host, port), or the path of a unix socket."""
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.sock = socket.socket(family, socket.SOCK_STREAM)
         if rcvbuf:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         self.sock.settimeout(timeout)
         if source:
             self.sock.bind((source, 0))
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family != socket.AF_UNIX:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.connect(address)
         self.buf = b""
         self.answer = None

@@ -1,9 +1,16 @@
 """admin.listen: the address for operators, and what the clients' address answers beside it."""
+import grp
+import os
 import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from procs import MODEL, free_port, wait
+from manager import Manager
+from procs import BIN, MODEL, free_port, wait
 from raw import Client
 
 OPERATORS = ["/metrics", "/health", "/ready", "/live", "/version"]
@@ -107,3 +114,75 @@ def test_clients_that_can_read_operators_pages_are_named(world, host, keys, said
     """The router has started when the lines are read: it answers."""
     r, _, _ = world.pd(**keys, args=["--host", host])
     assert len(r.lines("clients can read /metrics and the engines' addresses in /health")) == said
+
+
+@pytest.fixture
+def path(world):
+    return world.file("admin", "sock")
+
+
+def of_path(path, **keys):
+    return {"listen": [f"unix:{path}"], **keys}
+
+
+def test_operators_may_have_a_unix_socket(world, path):
+    r, _, _ = world.pd(admin=of_path(path))
+    assert r.metric("build_info") == 1 and [status(r, p) for p in OPERATORS] == [200] * 5
+    assert status(r, "/v1/models") == 404 and r.get("/metrics").status == 404
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    r.reload(admin=of_path(path, socket_mode="0660", socket_group=grp.getgrgid(os.getegid()).gr_name))
+    assert oct(path.stat().st_mode & 0o777) == "0o660" and r.metric("generation") == 1
+    r.reload(admin=of_path(path, socket_mode="0660", socket_group="no-such-group"))
+    assert oct(path.stat().st_mode & 0o777) == "0o600" and len(r.lines("admin.listen: only its owner can connect")) == 1
+    r.reload(admin={"listen": []})
+    assert not path.exists() and r.get("/metrics").status == 200
+    r.reload(admin=of_path(path))
+    path.unlink()
+    r.reload(admin=of_path(path), workers=1)
+    assert status(r, "/metrics") == 200, "a file that somebody has removed is made again"
+    r.kill(signal.SIGTERM)
+    wait("its end", lambda: r.p.poll() is not None)
+    assert not path.exists()
+
+
+def test_the_file_of_a_dead_router_is_replaced_and_that_of_a_live_one_is_not(world, path):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(path))
+    r, p, d = world.pd(admin=of_path(path))
+    assert status(r, "/live") == 200
+    other, _, _ = world.pd()
+    other.change(admin=of_path(path))
+    assert re.search(r"admin.listen: unix:.*: cannot listen: another process listens there", other.ctl("reload").stderr)
+    assert status(r, "/live") == 200
+    other.change(admin=of_path(other.control))
+    assert "has the path of the control_socket" in other.ctl("reload").stderr
+    other.change(admin={"listen": []})
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with its file", "without"])
+def test_systemd_keeps_a_unix_socket(world, path, kept):
+    """It may have removed the file's directory meanwhile: then the socket is of no use."""
+    manager = Manager(world)
+    with manager.watches():
+        r, _, _ = world.pd(admin=of_path(path))
+    while not any(s.getsockname() == str(path) for s in manager.stored):
+        manager.until("FDSTORE=1")
+    r.kill(signal.SIGTERM)
+    wait("its end", lambda: r.p.poll() is not None)
+    assert path.exists()
+    if not kept:
+        path.unlink()
+    fd = next(s.fileno() for s in manager.stored if s.getsockname() == str(path))
+    with open(world.file("again"), "wb") as log:
+        run = subprocess.Popen(["bash", "-c", "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=pdrouter; "
+                                f"exec {BIN}/pdrouter -c {r.config_path} --host 127.0.0.1 --port {free_port()} 3<&{fd}"], pass_fds=[fd], stderr=log)
+    try:
+        wait("it listens", lambda: b"in force" in Path(log.name).read_bytes())
+        assert (b'"socket passed"' in Path(log.name).read_bytes()) == kept
+        with Client(str(path)) as c:
+            assert c.get("/live").status == 200
+    finally:
+        run.terminate()
+        assert run.wait(10) == 0
+        manager.close()
+    assert not path.exists()

@@ -320,7 +320,7 @@ def other_values(r):
     pool, cert = {**r.config["pools"][0], "retries": 3}, Cert(r.world.dir, "localhost")
     return {
         "listen": [*r.config["listen"], f"127.0.0.1:{free_port()}"], "workers": 1,
-        "admin.listen": [f"127.0.0.1:{free_port()}"], "metrics_on_client_port": True, "tls.certificates": [cert.row()], "tls.listen": [f"127.0.0.1:{free_port()}"],
+        "admin.listen": [f"127.0.0.1:{free_port()}"], "admin.socket_mode": "0660", "admin.socket_group": "no-such-group", "metrics_on_client_port": True, "tls.certificates": [cert.row()], "tls.listen": [f"127.0.0.1:{free_port()}"],
         "tls.client_ca": cert.cert, "tls.min_version": 1.3, "tls.ciphers": "ECDHE-ECDSA-AES128-GCM-SHA256", "tls.max_handshakes": 9, "tls.watch": True, "cors.origins": ["https://a"], "cors.headers": ["X-A"], "cors.credentials": True, "limits.max_body": "1MiB", "limits.max_head": "16KiB",
         "limits.max_connections": 99, "limits.max_answer": "1MiB", "limits.max_fanout": 3, "limits.max_buffered": "256MiB",
         "client.head_timeout": "7s", "client.body_timeout": "7s", "client.idle_timeout": "7s", "client.write_timeout": "7s", "client.tcp_user": "7s",

@@ -330,6 +330,19 @@ def test_other_addresses_and_another_control_socket(one, world):
         wait("the older port is shut", lambda: socket.create_connection(("127.0.0.1", first)).close())
 
 
+def test_an_upgrade_takes_the_unix_socket_of_operators(one, world):
+    """Its file stays the same one; a connection that waits meanwhile is answered."""
+    path = world.file("admin", "sock")
+    i, _, _ = one(admin={"listen": [f"unix:{path}"]})
+    before = path.stat().st_ino
+    i.upgrade()
+    i.only_one_left()
+    assert path.stat().st_ino == before and i.r.metric("instance") == 2
+    i.r.kill(signal.SIGTERM)
+    wait("its end", lambda: i.r.p.poll() is not None)
+    assert not path.exists()
+
+
 def test_sigterm_ends_all_instances(one):
     """The newest waits for the older ones: under systemd its end is the end of the service."""
     i, _, _ = one()

@@ -607,6 +607,11 @@ static const struct bad {
 	{ "control_socket_mode: 0680\n" POOLS, 1, "control_socket_mode", "0680 is not a mode in octal" },
 	{ "control_socket_mode: 1666\n" POOLS, 1, "control_socket_mode", "1666 is not a mode in octal" },
 	{ "listen: [\"a:1\"]\nadmin: {listen: [\"A:1\"]}\n" POOLS, 2, "admin.listen[0]", "A:1 is there twice" },
+	{ "admin: {listen: [\"unix:/a\", \"unix:/A\", \"unix:/a\"]}\n" POOLS, 1, "admin.listen[2]", "unix:/a is there twice" },
+	{ "admin: {listen: [\"unix:a\"]}\n" POOLS, 1, "admin.listen[0]", "begins with a slash" },
+	{ "admin: {listen: [\"unix:/" LONG128 "\"]}\n" POOLS, 1, "admin.listen[0]", "107 bytes at most" },
+	{ "listen: [\"unix:/a\"]\n" POOLS, 1, "listen[0]", "a unix socket is for admin.listen alone" },
+	{ "admin: {listen: [\"unix:/a\"]}\ncontrol_socket: /a\n" POOLS, 1, "admin.listen", "has the path of the control_socket" },
 	{ PAIR("lmcache", "", "receiver_init_port: 0"), 4, "pools[0].decode[0].receiver_init_port", "1 to 65535" },
 	{ PAIR("lmcache", "", "receiver_init_port: [65536]"), 4, "pools[0].decode[0].receiver_init_port[0]", "1 to 65535" },
 	{ PAIR("lmcache", "", "receiver_init_port: '7300'"), 4, "pools[0].decode[0].receiver_init_port", "because of its quotes" },
@@ -2111,7 +2116,7 @@ Test(conf, samples_are_written_and_read_alike)
 Test(conf, every_key_is_written)
 {
 	struct conf *c = parse(
-		"listen: [\":80\", '[::1]:81']\nadmin: {listen: [\":82\"]}\nmetrics_on_client_port: true\n"
+		"listen: [\":80\", '[::1]:81']\nadmin: {listen: [\":82\", \"unix:/run/a\"], socket_mode: 0660, socket_group: adm}\nmetrics_on_client_port: true\n"
 		"cors: {origins: [\"https://a.test\"], headers: [X-A], credentials: true}\n"
 		"tls: {min_version: 1.3, ciphers: AES128-SHA, max_handshakes: 7, watch: true}\n"
 		"workers: 3\ndns_servers: [\"10.0.0.2\"]\n"
