@@ -258,6 +258,7 @@ install: all
 	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples
 	install -m 644 etc/examples/*.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples/
+	install -m 644 etc/docs/*.md $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies
 	install -m 644 etc/proxies/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies/

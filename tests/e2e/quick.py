@@ -26,6 +26,7 @@ QUICK = {
     "test_daemon.py": "test_a_second_one_with_the_same_control_socket_does_not_start",
     "test_direct.py": "test_unknown_model",
     "test_discovery.py": "test_addresses_are_endpoints",
+    "test_docs.py": "test_a_page",
     "test_drain.py": "test_the_last_one_may_be_drained",
     "test_drain_kv.py": "test_kv_that_is_released_counts_until_then",
     "test_eject.py": "test_five_failures_in_a_row_eject_for_all_workers",

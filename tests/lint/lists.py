@@ -38,6 +38,18 @@ def end_reasons():
             faults.append(f"{path}:{line_of(text, m.start())}: no test in tests/e2e/ ends with \"{m.group(2)}\"")
 
 
+def log_line():
+    """etc/docs/logging.md: a row for each field of a request's line, and each end reason."""
+    page = read("etc/docs/logging.md")
+    fields = re.findall(r"(?:LOG_[A-Z]+|_of)\(\"(\w+)\"", read("worker/request/access_log.c"))
+    named = {name for row in rows_under("etc/docs/logging.md", "## The line of a request", "field") for name in re.findall(r"`(\w+)`", row[0])}
+    same_names("etc/docs/logging.md: The line of a request", named - {"process", "slot"}, set(fields))
+    reasons = re.findall(r"^\tX\(\w+,\s*\"(\w+)\"", read("worker/base/end_list.h"), re.M)
+    shown = page.partition("\n### How a request can end\n")[2].partition("\n## ")[0]
+    named = {name for line in shown.split("\n") if line.startswith("| `") and "`reason`" not in line for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    same_names("etc/docs/logging.md: How a request can end", named, set(reasons))
+
+
 def metrics():
     path = "shm/metrics_list.h"
     text = read(path)
@@ -222,6 +234,7 @@ def stray():
 def main():
     os.chdir(ROOT)
     end_reasons()
+    log_line()
     metrics()
     readmes()
     tested()
