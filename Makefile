@@ -262,7 +262,8 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies
 	install -m 644 etc/proxies/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies/
-	install -m 644 etc/monitoring/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring/
+	install -m 644 etc/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring/
+	sed 's,/usr/local,$(PREFIX),g' etc/monitoring/alerts.yaml > $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring/alerts.yaml
 	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
 	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter.service > $(DESTDIR)/lib/systemd/system/pdrouter.service
 	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter-engine@.service > $(DESTDIR)/lib/systemd/system/pdrouter-engine@.service

@@ -5,6 +5,7 @@ simulated engines.  Fenced blocks of a page:
   sh              commands, one a line, that succeed
   sh FILE         a file
   ini             not tried: a drop-in of systemd
+A comment <!-- test: COMMAND --> is a command that the page does not show: it makes a simulated engine fail.
   console [soon]  commands ("# ..."), which succeed, each with what it prints: "..." stands for anything, in a line or as a line
                   for several.  soon: not always at once
 Paths, ports and engines of the pages are those of a service; the test puts its own in their place, and the pages' names back
@@ -20,13 +21,13 @@ import yaml
 from procs import BIN, ROOT, VARIANT, free_port, wait
 
 PAGES = ROOT / "etc/docs"
-TRIED = ["keys", "logging", "security", "tls"]
+TRIED = ["keys", "limits", "logging", "runbook", "security", "tls"]
 MODEL = "llama-3-70b"
 # programs of a machine with systemd, as far as the pages use them
 PROGRAMS = {
     "pdrouter": 'exec {bin}/pdrouter "$@"',
     "pdctl": 'case $1 in key) exec {bin}/pdctl "$@" ;; esac; exec {bin}/pdctl -s {control} "$@"',
-    "systemctl": '[ "$*" = "reload pdrouter" ] && exec pdctl reload',
+    "systemctl": 'case $* in "reload pdrouter") exec pdctl reload ;; "is-active pdrouter") echo active ;; *) exit 1 ;; esac',
     # the journal takes the level off a line; -p warning: levels 0 to 4
     "journalctl": 'case "$*" in *"-p warning"*) levels=0-4 ;; *) levels=0-7 ;; esac; sed -n "s/^<[$levels]>//p" {log}',
     "groupadd": "true",
@@ -39,8 +40,9 @@ UNDER_SYSTEMD = '#!/bin/sh\nJOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) e
 
 
 def blocks(page):
-    """(language, words, text) of each fenced block."""
-    return re.findall(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", (PAGES / f"{page}.md").read_text(), re.M | re.S)
+    """(language, words, text) of each fenced block, and of each comment for the test as if it were one."""
+    text = re.sub(r"^<!-- test: (.*) -->$", r"```sh\n\1\n```", (PAGES / f"{page}.md").read_text(), flags=re.M)
+    return re.findall(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", text, re.M | re.S)
 
 
 def merged(old, new):
@@ -175,8 +177,15 @@ def test_every_page_is_listed_and_tried():
     assert set(TRIED) <= pages & listed and pages - {"README", *TRIED} <= ELSEWHERE
 
 
+def anchors(page):
+    """Of its headings, as GitHub makes them."""
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", page.read_text(), re.M)}
+
+
 def test_links_lead_somewhere():
     """A page links to other pages alone: they are installed together."""
     for page in [*PAGES.glob("*.md"), ROOT / "README.md", ROOT / "etc/README.md", ROOT / "systemd/README.md"]:
-        for link in re.findall(r"\]\(([^)#:]+)(?:#\S*)?\)", page.read_text()):
-            assert (page.parent / link).exists() and (page.parent != PAGES or "/" not in link), f"{page}: {link}"
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+            to = page.parent / link if link else page
+            assert to.exists() and (page.parent != PAGES or "/" not in link), f"{page}: {link}"
+            assert not anchor or anchor in anchors(to), f"{page}: {link}#{anchor}"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """etc/monitoring against the router: promtool takes its rules and the dashboard's expressions, each alert fires when what it
-speaks of happens and on a healthy router none does, and every metric and end reason named there exists.
+speaks of happens and on a healthy router none does, and every metric and end reason named there exists, and every metric of
+etc/docs.  Each alert names a section of the runbook.
 
 Usage: monitoring.py; promtool comes with the package prometheus (tests/tools/deps.sh test).
 """
@@ -15,6 +16,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ALERTS = "etc/monitoring/alerts.yaml"
 DASHBOARD = "etc/monitoring/dashboard.json"
+RUNBOOK = "etc/docs/runbook.md"
 STEP = "15s"
 SUFFIXES = r"(_bucket|_sum|_count)$"  # of a histogram's series
 REQUESTS = "pdrouter_requests_total"
@@ -131,6 +133,15 @@ def alerts(folder):
     promtool(ALERTS, "test", "rules", path)
 
 
+def runbook():
+    """Each alert's runbook_url leads to the section of etc/docs/runbook.md that names the alert."""
+    sections = {re.sub(r"[^\w -]", "", part.partition("\n")[0].lower()).replace(" ", "-"): part for part in read(RUNBOOK).split("\n## ")}
+    for name, rule in re.findall(r"^ +- alert: (\w+)$(.*?)(?=^ +- alert|\Z)", read(ALERTS), re.M | re.S):
+        m = re.search(r'runbook_url: "file:///usr/local/share/doc/pdrouter/runbook.md#([\w-]+)"', rule)
+        if not m or not re.search(rf"\b{name}\b", sections.get(m[1], "")):
+            faults.append(f"{ALERTS}: {name}: no runbook_url of the section of {RUNBOOK} that names it")
+
+
 def dashboard(folder):
     """Its expressions, as rules that promtool reads."""
     found = []
@@ -163,6 +174,10 @@ def names():
     reasons = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("worker/base/end_list.h"), re.M))
     causes = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("shm/core/layout.h"), re.M))
     by = set(re.findall(r'pdrouter_rescued_total\{by=\\"(\w+)', sources))
+    for path in sorted(glob.glob("etc/docs/*.md")):  # which also search for the beginning of a name
+        for name in sorted(set(re.findall(r"\bpdrouter_\w+", read(path)))):
+            if not any(full.startswith(re.sub(SUFFIXES, "", name)) for full in have):
+                faults.append(f"{path}: the router has no metric {name}")
     for path in (ALERTS, DASHBOARD, "tests/lint/monitoring.py"):
         text = read(path)
         for name in sorted(set(re.findall(r"\bpdrouter_\w+", text))):
@@ -181,6 +196,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         alerts(folder)
         dashboard(folder)
+    runbook()
     names()
     for fault in faults:
         print(fault)
