@@ -27,6 +27,7 @@
 #include "shm/busy.h"
 #include "shm/eject.h"
 #include "shm/flags.h"
+#include "shm/latency.h"
 #include "shm/load.h"
 #include "shm/load_word.h"
 #include "shm/metrics.h"
@@ -417,7 +418,8 @@ check_half_open(struct check *c, uint32_t ep)
 	}
 }
 
-/* Words of an endpoint that hold the time of something that has happened, and how many bits of them. */
+/* Words of an endpoint that hold the time of something that has happened, and how many bits of them; and counts of
+ * such times. */
 static void
 mend_past(struct check *c, uint32_t ep)
 {
@@ -441,6 +443,8 @@ mend_past(struct check *c, uint32_t ep)
 		if (suspect(SUSPECT_TALLIES, ep, ms > c->now_ms + CLOCKS_APART_MS))
 			mend_word(times[i].word, word);
 	}
+	if (latency_mend(seg, ep) > 0)
+		suspect_found(SUSPECT_TALLIES, ep);
 }
 
 /* Requests do not stay away from an endpoint for longer than its pool's terms allow.  A reload may have shortened

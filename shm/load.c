@@ -25,6 +25,7 @@
 #include "shm/blame.h"
 #include "shm/busy.h"
 #include "shm/eject.h"
+#include "shm/latency.h"
 #include "shm/load_word.h"
 #include "shm/own.h"
 #include "shm/pace.h"
@@ -434,6 +435,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	eject_begin(seg, ep);
 	busy_begin(seg, ep);
 	tally_begin(seg, ep);
+	latency_begin(seg, ep);
 	refusal_begin(seg, ep);
 	blame_begin(seg, ep);
 	restart_begin(seg, ep);

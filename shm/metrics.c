@@ -216,16 +216,13 @@ metric_gauges_restore(struct metrics_slab *s, const int64_t known[G_N], uint32_t
 			shm_store(&s->gauges[g], known[g]);
 }
 
-/* No count of anything here comes so far: 285 years of a million a second. */
-#define TOO_MANY (UINT64_C(1) << 53)
-
 static uint32_t
 counts_mend(uint64_t *counts, size_t n)
 {
 	uint32_t bad = 0;
 
 	for (size_t i = 0; i < n; i++)
-		if (shm_load(&counts[i]) >= TOO_MANY) {
+		if (shm_load(&counts[i]) >= METRIC_TOO_MANY) {
 			shm_store(&counts[i], UINT64_C(0));
 			bad++;
 		}
@@ -249,7 +246,8 @@ cells_mend(const struct seg *seg, struct metrics_slab *s)
 	for (size_t i = 0; i < METRIC_CELLS; i++) {
 		struct metric_cell *cell = &s->cells[i];
 
-		if (key_possible(seg, shm_load(&cell->key)) && shm_load(&cell->count) < TOO_MANY)
+		if (key_possible(seg, shm_load(&cell->key)) &&
+			shm_load(&cell->count) < METRIC_TOO_MANY)
 			continue;
 		shm_store(&cell->key, UINT64_C(0));
 		shm_store(&cell->count, UINT64_C(0));

@@ -12,6 +12,9 @@
 /* Upper bounds in microseconds; the last bucket is +Inf. */
 extern const uint64_t metric_bucket_us[METRIC_BUCKETS];
 
+/* No count of anything comes so far: 285 years of a million a second. */
+#define METRIC_TOO_MANY (UINT64_C(1) << 53)
+
 static inline void
 metric_add(struct metrics_slab *s, enum metric_counter m, uint64_t n)
 {

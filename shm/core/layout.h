@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 10
+#define SHM_VERSION 11
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -195,6 +195,17 @@ struct tally {
 	uint64_t blame;
 	/* the ids that its engine has named (shm/restart.h).  W: CAS by all */
 	uint64_t ids;
+};
+
+/* One per endpoint slot: how long its engine takes, at all workers, in this life of the slot (shm/latency.h). */
+#define LATENCY_CONNECT_BUCKETS 8
+#define LATENCY_BUCKETS 12 /* the most of a kind */
+struct latency {
+	/* legs by the time to their first byte, the bucket of +Inf, the sum of these times in microseconds.  W: atomic
+	 * add by all, as below */
+	_Alignas(SHM_LINE) uint64_t first[LATENCY_BUCKETS + 2];
+	/* the same of connections made */
+	uint64_t connect[LATENCY_CONNECT_BUCKETS + 2];
 };
 
 /* One per endpoint slot: whether the 4xx of its engine are the clients' mistakes (shm/refusal.h). */

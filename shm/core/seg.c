@@ -42,6 +42,7 @@ static_assert(sizeof(struct settings) == 2 * SHM_LINE, "seq is in the first line
 static_assert(sizeof(struct tickets) == 2 * SHM_LINE, "as drawn in shm/README");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
+static_assert(sizeof(struct latency) == 2 * SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct budget) == SHM_LINE, "no two workers share a line");
 static_assert(sizeof(struct refusal) == SHM_LINE, "no two endpoints share a line");
 static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
@@ -79,6 +80,7 @@ enum part {
 	PART_PROCS,
 	PART_ENDPOINTS,
 	PART_TALLIES,
+	PART_LATENCIES,
 	PART_REFUSALS,
 	PART_ROWS,
 	PART_FLAGS,
@@ -153,6 +155,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_PROCS]      = { "process slots", 0, slots * sizeof(struct proc_slot) },
 		[PART_ENDPOINTS]  = { "endpoint words", 0, s->max_endpoints * sizeof(struct ep_word) },
 		[PART_TALLIES]    = { "tallies", 0, s->max_endpoints * sizeof(struct tally) },
+		[PART_LATENCIES]  = { "latencies", 0, s->max_endpoints * sizeof(struct latency) },
 		[PART_REFUSALS]   = { "refusals", 0, s->max_endpoints * sizeof(struct refusal) },
 		[PART_ROWS]       = { "rows", 0, workers * s->max_endpoints * sizeof(struct row) },
 		[PART_FLAGS]      = { "flags", 0, workers * s->flags_per_worker * sizeof(struct flag_slot) },
@@ -217,6 +220,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->procs = AT(PART_PROCS);
 	seg->eps = AT(PART_ENDPOINTS);
 	seg->tallies = AT(PART_TALLIES);
+	seg->latencies = AT(PART_LATENCIES);
 	seg->refusals = AT(PART_REFUSALS);
 	seg->rows = AT(PART_ROWS);
 	seg->flags = AT(PART_FLAGS);

@@ -36,6 +36,7 @@ struct seg {
 	struct proc_slot *procs;          /* [nslots] */
 	struct ep_word *eps;              /* [max_endpoints] */
 	struct tally *tallies;            /* [max_endpoints] */
+	struct latency *latencies;        /* [max_endpoints] */
 	struct refusal *refusals;         /* [max_endpoints] */
 	struct row *rows;                 /* [worker slots][max_endpoints]: seg_row() */
 	struct flag_slot *flags;          /* [worker slots][flags_per_worker]: seg_flag() */
@@ -66,7 +67,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 24
+#define SEG_NPARTS 25
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

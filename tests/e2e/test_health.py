@@ -58,7 +58,7 @@ def test_a_request_waits_for_engines_that_have_just_been_added(world):
 
 
 def test_counters_add_up(world):
-    r, _, (d,) = world.pd()
+    r, (p,), (d,) = world.pd()
     for _ in range(5):
         list(r.open_stream(n=9).events())
     r.complete()
@@ -68,6 +68,11 @@ def test_counters_add_up(world):
     for h in ("time_to_first_token_seconds", "prefill_seconds", "request_duration_seconds"):
         assert r.metric(f"{h}_count", pool=MODEL) == r.metric(f"{h}_bucket", pool=MODEL, le="+Inf") == 6, h
     assert r.metric("request_duration_seconds_sum") > 0
+    for engine, role in ((p, "prefill"), (d, "decode")):
+        of = {"engine": engine.url, "role": role, "pool": MODEL}
+        assert r.metric("endpoint_time_to_first_byte_seconds_count", **of) == 6
+        assert 0 < r.metric("endpoint_time_to_first_byte_seconds_sum", **of) < 60
+        assert 1 <= r.metric("endpoint_connect_seconds_count", **of) <= 6
     assert r.metric("upstream_connections_total") <= 12 and r.metric("client_connections_total") >= 6
 
 

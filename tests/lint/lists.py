@@ -64,10 +64,11 @@ def metrics():
             metric(f"{path}:{n}", kind, m.group(1))
     if not seen:
         faults.append(f"{path}: no metrics found: has the list changed its shape?")
-    stats = read("worker/request/stats.c")
-    for m in re.finditer(r"heading\(\s*out,\s*\"(\w+)\",\s*\"(\w+)\"", stats):
-        seen[m.group(1)] += 1
-        metric(f"worker/request/stats.c:{line_of(stats, m.start())}", m.group(2).upper() + "S", m.group(1))
+    for path in sorted(glob.glob("worker/request/stats*.c")):
+        stats = read(path)
+        for m in re.finditer(r"(?:heading\(\s*x,\s*|^\t\{ )\"(\w+)\",\s*\"(\w+)\"", stats, re.M):
+            seen[m.group(1)] += 1
+            metric(f"{path}:{line_of(stats, m.start())}", m.group(2).upper() + "S", m.group(1))
     for name, times in seen.items():
         if times > 1:
             faults.append(f"{path}: {name} stands there {times} times")

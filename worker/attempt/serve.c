@@ -64,6 +64,8 @@ on_event(struct leg *leg, enum leg_event ev)
 	struct job *job = a->branch == NULL ? NULL : a->branch->job;
 
 	attempt_give_answers(a);
+	if (ev == LEG_EV_FIRST)
+		timing_first_byte(a, leg);
 	handlers[a->life][attempt_leg_kind(a, leg)][ev](a);
 	attempt_settle(a);
 	look(job);

@@ -1,6 +1,8 @@
 #include "worker/attempt/timing.h"
 
 #include "shm/base/clock.h"
+#include "shm/latency.h"
+#include "shm/load.h"
 #include "shm/pace.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/tokens.h"
@@ -26,6 +28,18 @@ record(struct attempt *a, enum role role, uint64_t us, uint64_t tokens)
 
 	if (r->ep != NULL && r->role == role && reservation_of_this_life(a->w, r))
 		pace_record(a->w->seg, r->ep->slot, us, tokens);
+}
+
+/* A lookup says nothing of an engine's work. */
+void
+timing_first_byte(const struct attempt *a, const struct leg *leg)
+{
+	const uint64_t begun_us = leg->uc->sent_us - leg->connect_us;
+	const struct endpoint *ep = leg->ep;
+
+	if (leg->status < 300 && a->life == ATTEMPT_SERVING && leg != &a->leg[LEG_LOOKUP] &&
+		ep_tag(a->w->seg, ep->slot) == ep->tag)
+		latency_add(a->w->seg, ep->slot, LATENCY_FIRST, clock_us() - begun_us);
 }
 
 void

@@ -13,7 +13,10 @@
 #include <stdint.h>
 
 struct attempt;
+struct leg;
 
+/* The answer of a leg begins. */
+void timing_first_byte(const struct attempt *a, const struct leg *leg);
 /* The prefill answer was taken, at `now_us`. */
 void timing_prefilled(struct attempt *a, uint64_t now_us);
 /* Decode's answer begins. */

@@ -10,6 +10,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "shm/latency.h"
 #include "shm/load.h"
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
@@ -282,6 +283,16 @@ leg_fail(struct leg *leg, enum leg_fail why)
 	leg->ops->event(leg, LEG_EV_FAIL);
 }
 
+static void
+connected(struct leg *leg)
+{
+	struct seg *seg = leg->w->seg;
+
+	leg->connect_us = leg->uc->sent_us - leg->connect_from_us;
+	if (ep_tag(seg, leg->ep->slot) == leg->ep->tag)
+		latency_add(seg, leg->ep->slot, LATENCY_CONNECT, leg->connect_us);
+}
+
 /*
  * Sends head and body in one write: the router's own lines by copy, the client's lines and
  * all pieces of the body by reference.
@@ -312,7 +323,7 @@ send_request(struct leg *leg)
 	leg->once = m.once;
 	leg->uc->sent_us = clock_us();
 	if (leg->connect_from_us != 0)
-		leg->connect_us = leg->uc->sent_us - leg->connect_from_us;
+		connected(leg);
 	if (r < 0) {
 		on_broken(leg);
 		return;

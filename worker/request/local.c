@@ -112,7 +112,7 @@ begin_stats(struct req *req, void (*written)(struct req *req))
 	page->req = req;
 	page->written = written;
 	page->piece = evbuffer_new();
-	stats_begin(&page->stats, req->w);
+	stats_begin(&page->stats, req->w, EXPOSITION_PROMETHEUS);
 	event_assign(&page->next, req->w->base, -1, 0, on_turn, page);
 	req->page = page;
 	if (put_piece(page))

@@ -74,19 +74,20 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(10, seg->procs + slots);
 	ENDS(11, seg->eps + sizes.max_endpoints);
 	ENDS(12, seg->tallies + sizes.max_endpoints);
-	ENDS(13, seg->refusals + sizes.max_endpoints);
-	ENDS(14, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
-	ENDS(15, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
-	ENDS(16, seg_ready(seg, workers));
-	ENDS(17, seg->quotas + 1);
-	ENDS(18, seg->quota_rows + (size_t)workers * sizes.max_quotas);
-	ENDS(19, seg->announced + ANNOUNCED_MAX);
-	ENDS(20, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	ENDS(13, seg->latencies + sizes.max_endpoints);
+	ENDS(14, seg->refusals + sizes.max_endpoints);
+	ENDS(15, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(16, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(17, seg_ready(seg, workers));
+	ENDS(18, seg->quotas + 1);
+	ENDS(19, seg->quota_rows + (size_t)workers * sizes.max_quotas);
+	ENDS(20, seg->announced + ANNOUNCED_MAX);
+	ENDS(21, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(21, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
-	ENDS(22, seg->fallbacks + sizes.max_pools);
-	ENDS(23, (unsigned char *)seg_slab(seg, slots));
+	ENDS(22, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
+	ENDS(23, seg->fallbacks + sizes.max_pools);
+	ENDS(24, (unsigned char *)seg_slab(seg, slots));
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS

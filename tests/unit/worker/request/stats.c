@@ -12,6 +12,7 @@
 #include "shm/base/conf.h"
 #include "shm/core/heritage.h"
 #include "shm/core/rcu.h"
+#include "shm/latency.h"
 #include "shm/load.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
@@ -176,7 +177,7 @@ stats_page(struct worker *w, struct evbuffer *out)
 	struct stats s;
 	bool more;
 
-	stats_begin(&s, w);
+	stats_begin(&s, w, EXPOSITION_PROMETHEUS);
 	do {
 		more = stats_more(&s, piece);
 		cr_assert_leq(evbuffer_get_length(piece), 100u << 10);
@@ -191,11 +192,20 @@ Test(stats, each_endpoint_is_shown_once)
 	char *text;
 
 	publish(1);
+	latency_add(seg, 7, LATENCY_FIRST, 2040000);
 	text = page(stats_page);
 	cr_assert_eq(count(text, "\npdrouter_endpoint_up{"), ENDPOINTS);
 	cr_assert_eq(count(text, "\npdrouter_endpoint_group{"), ENDPOINTS / 2);
 	cr_assert_eq(count(text, "\npdrouter_endpoint_info{engine=\"http://engine-99:8000\",role=\""
 				 "prefill\",pool=\"chat\",version=\"0.11\"} 1\n"),
+		1);
+	cr_assert_eq(
+		count(text, "\npdrouter_endpoint_time_to_first_byte_seconds_bucket{engine=\"http://"
+			    "engine-7:8000\",role=\"prefill\",pool=\"chat\",le=\"2.5\"} 1\n"),
+		1);
+	cr_assert_eq(
+		count(text, "\npdrouter_endpoint_time_to_first_byte_seconds_sum{engine=\"http://"
+			    "engine-7:8000\",role=\"prefill\",pool=\"chat\"} 2.040000\n"),
 		1);
 	cr_assert_eq(count(text, "\npdrouter_queue_waiting{pool=\"chat\"} 0\n"), 1);
 	free(text);
