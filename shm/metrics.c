@@ -40,18 +40,25 @@ const char *const metric_tokens_help[T_N] = {METRIC_TOKENS(METRIC_HELP)};
 const char *const metric_hist_name[H_N] = {METRIC_HISTOGRAMS(METRIC_NAME)};
 const char *const metric_hist_help[H_N] = {METRIC_HISTOGRAMS(METRIC_HELP)};
 
+unsigned
+metric_bucket(uint64_t us)
+{
+	unsigned i = 0;
+
+	while (i < METRIC_BUCKETS && us > metric_bucket_us[i])
+		i++;
+	return i;
+}
+
 void
 metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, uint64_t us)
 {
 	struct metric_hist *hist;
-	unsigned i = 0;
 
 	if (pool == METRIC_NO_POOL)
 		return;
 	hist = &s->pools[pool].hist[h];
-	while (i < METRIC_BUCKETS && us > metric_bucket_us[i])
-		i++;
-	hist->bucket[i]++;
+	hist->bucket[metric_bucket(us)]++;
 	hist->sum_us += us;
 }
 

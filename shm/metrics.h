@@ -33,6 +33,8 @@ void metric_gauges_restore(struct metrics_slab *s, const int64_t known[G_N], uin
 /* Tokens of a pool's request. */
 void metric_tokens_add(struct metrics_slab *s, uint32_t pool, enum metric_tokens t, uint64_t n);
 
+/* The bucket of a time; METRIC_BUCKETS: +Inf. */
+unsigned metric_bucket(uint64_t us);
 void metric_observe(struct metrics_slab *s, uint32_t pool, enum metric_histogram h, uint64_t us);
 
 /* pool METRIC_NO_POOL: the request never came to a pool. `path` and `reason` are small numbers of the

@@ -29,6 +29,18 @@ struct metric_hist {
 	uint64_t sum_us;
 };
 
+/* The last request with a sampled trace in a bucket (shm/exemplar.h), of METRIC_EXEMPLARS histograms of a pool.
+ * W: exchange by all */
+#define METRIC_EXEMPLARS 2
+struct exemplar_words {
+	uint64_t trace[2];
+	uint64_t us, at_ms;
+	uint64_t check; /* of the words before */
+};
+
+#define METRIC_EXEMPLAR_BYTES                                                                      \
+	(METRIC_EXEMPLARS * (METRIC_BUCKETS + 1) * sizeof(struct exemplar_words)) /* of a pool */
+
 struct metric_pool {
 	struct metric_hist hist[H_N];
 	uint64_t tokens[T_N];

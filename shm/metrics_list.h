@@ -11,8 +11,8 @@
 	X(EVENTS, "pdrouter_events_relayed_total", "Server-sent events relayed to clients.")            \
 	X(BYTES_OUT, "pdrouter_client_sent_bytes_total", "Bytes of answers sent to clients, heads included.") \
 	X(BYTES_IN, "pdrouter_client_received_bytes_total", "Bytes of requests received from clients.")  \
-	X(CONNS, "pdrouter_client_connections_total", "Client connections accepted.")                   \
-	X(UP_CONNS, "pdrouter_upstream_connections_total", "Connections opened to engines.")            \
+	X(CONNS, "pdrouter_client_connections_accepted_total", "Client connections accepted.")                   \
+	X(UP_CONNS, "pdrouter_upstream_connections_opened_total", "Connections opened to engines.")            \
 	X(UP_REUSED, "pdrouter_upstream_reused_total", "Requests sent on an idle connection.")           \
 	X(UP_STALE, "pdrouter_upstream_stale_total", "Legs sent again on a fresh connection, because the reused one was stale.") \
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused with a 4xx status (not 429) before their body was complete.") \

@@ -91,6 +91,7 @@ enum part {
 	PART_QUEUES,
 	PART_BUDGETS,
 	PART_FALLBACKS,
+	PART_EXEMPLARS,
 	PART_SLABS,
 	PART_N
 };
@@ -166,6 +167,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_QUEUES]     = { "queues", 0, s->max_pools * queue_bytes(s) },
 		[PART_BUDGETS]    = { "budgets", 0, workers * s->max_pools * sizeof(struct budget) },
 		[PART_FALLBACKS]  = { "fallbacks", 0, s->max_pools * sizeof(struct fallback) },
+		[PART_EXEMPLARS]  = { "exemplars", 0, s->max_pools * METRIC_EXEMPLAR_BYTES },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
 	};
 	// clang-format on
@@ -231,6 +233,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->queues = AT(PART_QUEUES);
 	seg->budgets = AT(PART_BUDGETS);
 	seg->fallbacks = AT(PART_FALLBACKS);
+	seg->exemplars = AT(PART_EXEMPLARS);
 	seg->slabs = AT(PART_SLABS);
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);

@@ -13,6 +13,7 @@
 
 #include "shm/core/layout.h"
 
+struct exemplar_words;
 struct metrics_slab;
 struct own;
 
@@ -47,7 +48,9 @@ struct seg {
 	unsigned char *queues;       /* [max_pools] queues: seg_queue(), seg_queue_slot() */
 	struct budget *budgets;      /* [worker slots][max_pools]: seg_budget() */
 	struct fallback *fallbacks;  /* [max_pools] */
-	unsigned char *slabs;        /* [nslots] metrics slabs: seg_slab() */
+	/* [max_pools][METRIC_EXEMPLARS][METRIC_BUCKETS + 1]: shm/exemplar.h */
+	struct exemplar_words *exemplars;
+	unsigned char *slabs; /* [nslots] metrics slabs: seg_slab() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
 	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */
@@ -67,7 +70,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 25
+#define SEG_NPARTS 26
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

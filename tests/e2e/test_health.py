@@ -1,9 +1,13 @@
 """What the router says about itself and its engines: /live /health /ready /v1/models /version
 /metrics, and engines that come and go."""
+import os
 import shutil
 import socket
 import subprocess
 import time
+
+from prometheus_client import parser
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from procs import BIN, MODEL, SLOW, free_port, wait
 
@@ -37,6 +41,34 @@ def test_metrics_page_is_clean(shared, router):
     assert promtool, "the package `prometheus` (tests/tools/deps.sh test) has it"
     done = subprocess.run([promtool, "check", "metrics"], input=page.body, capture_output=True, check=False)
     assert done.returncode == 0 and done.stderr == b"", done.stderr
+
+
+def test_openmetrics_page_is_clean(shared, router):
+    router.complete()
+    prometheus = ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+                  "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1")
+    page = router.get("/metrics", headers=[("Accept", prometheus)])
+    assert page["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert page.body.endswith(b"\n# EOF\n")
+    families = {f.name: f for f in text_string_to_metric_families(page.body.decode())}
+    plain = {f.name: f for f in parser.text_string_to_metric_families(router.get("/metrics").body.decode())}
+    assert {n: f.type for n, f in families.items()} == {n: f.type for n, f in plain.items()}
+    assert families["pdrouter_events_relayed"].type == "counter" and families["pdrouter_prefill_seconds"].unit == "seconds"
+
+
+def test_a_slow_bucket_leads_to_a_trace(shared, router):
+    traces = {flags: os.urandom(16).hex() for flags in ("01", "00")}
+    for flags, trace in traces.items():
+        router.complete(headers=[("X-Request-Id", trace), ("traceparent", f"00-{trace}-00f067aa0ba902b7-{flags}")])
+        assert router.end_of(trace)
+    page = router.get("/metrics", headers=[("Accept", "application/openmetrics-text")]).body.decode()
+    families = {f.name: f for f in text_string_to_metric_families(page)}
+    for name in ("pdrouter_request_duration_seconds", "pdrouter_time_to_first_token_seconds"):
+        shown = [s.exemplar for s in families[name].samples if s.exemplar]
+        mine = [x for x in shown if x.labels == {"trace_id": traces["01"]}]
+        assert len(mine) == 1 and 0 < mine[0].value < 60 and abs(float(mine[0].timestamp) - time.time()) < 60
+        assert not [x for x in shown if x.labels["trace_id"] == traces["00"]], "it was not sampled"
+    assert traces["01"] not in router.get("/metrics").body.decode()
 
 
 def test_metrics_from_any_worker_are_the_same(shared, router):
@@ -73,7 +105,7 @@ def test_counters_add_up(world):
         assert r.metric("endpoint_time_to_first_byte_seconds_count", **of) == 6
         assert 0 < r.metric("endpoint_time_to_first_byte_seconds_sum", **of) < 60
         assert 1 <= r.metric("endpoint_connect_seconds_count", **of) <= 6
-    assert r.metric("upstream_connections_total") <= 12 and r.metric("client_connections_total") >= 6
+    assert r.metric("upstream_connections_opened_total") <= 12 and r.metric("client_connections_accepted_total") >= 6
 
 
 def test_health_is_200_while_one_pool_can_serve(world):

@@ -14,7 +14,7 @@ def test_connections_are_kept(world):
     r, (p,), (d,) = world.pd(workers=1)
     for _ in range(10):
         assert r.complete().status == 200
-    assert r.metric("upstream_connections_total") == 2 and r.metric("upstream_reused_total") == 18
+    assert r.metric("upstream_connections_opened_total") == 2 and r.metric("upstream_reused_total") == 18
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])

@@ -69,6 +69,9 @@ def metrics():
         for m in re.finditer(r"(?:heading\(\s*x,\s*|^\t\{ )\"(\w+)\",\s*\"(\w+)\"", stats, re.M):
             seen[m.group(1)] += 1
             metric(f"{path}:{line_of(stats, m.start())}", m.group(2).upper() + "S", m.group(1))
+    for name in seen:
+        if name.endswith("_total") and name[:-len("_total")] in seen:
+            faults.append(f"{path}: {name}: OpenMetrics knows it without _total, and that is another metric's name")
     for name, times in seen.items():
         if times > 1:
             faults.append(f"{path}: {name} stands there {times} times")

@@ -7,6 +7,7 @@
 #include "worker/attempt/tokens.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
+#include "worker/request/observe.h"
 #include "worker/request/req.h"
 
 static uint64_t
@@ -201,8 +202,7 @@ access_log_count(const struct req *req, uint64_t now_us)
 	struct metrics_slab *slab = req->w->slab;
 	const struct rescued by = rescued_by(req);
 
-	if (req->job.facts.pool.id != METRIC_NO_POOL)
-		metric_observe(slab, req->job.facts.pool.id, H_DURATION, now_us - req->t_start_us);
+	observe_time(req, H_DURATION, now_us - req->t_start_us);
 	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->job.facts.pool.id,
 					   .path = (uint8_t)req->job.facts.route,
 					   .reason = (uint8_t)req->job.end,

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "shm/exemplar.h"
 #include "worker/base/lines.h"
 
 #define SECOND_US 1000000u
@@ -51,7 +52,7 @@ exposition_end(const struct exposition *x)
 /* --- histograms, written without printf: an engine has two of them -------------------------------- */
 
 #define LINES_BYTES 4096
-#define NUMBER_BYTES 64 /* of a line that is neither name nor labels */
+#define NUMBER_BYTES 192 /* of a line that is neither name nor labels */
 
 /* Lines of one histogram that go to the page together. */
 struct sheaf {
@@ -102,6 +103,17 @@ put_name(struct sheaf *s, const char *suffix, const char *end)
 }
 
 static void
+put_exemplar(struct lines *l, const struct exemplar *x)
+{
+	lines_put(l, " # {trace_id=\"");
+	lines_put(l, x->trace);
+	lines_put(l, "\"} ");
+	put_seconds(l, x->us, 6);
+	lines_put(l, " ");
+	put_seconds(l, x->at_ms * 1000, 3);
+}
+
+static void
 put_bucket(struct sheaf *s, unsigned i, uint64_t count)
 {
 	put_name(s, "_bucket{", ",le=\"");
@@ -111,6 +123,8 @@ put_bucket(struct sheaf *s, unsigned i, uint64_t count)
 		put_seconds(&s->l, s->h->bounds[i], s->x->form == EXPOSITION_OPENMETRICS ? 1 : 0);
 	lines_put(&s->l, "\"} ");
 	lines_number(&s->l, count);
+	if (s->h->exemplars != NULL && s->h->exemplars[i].trace[0] != '\0')
+		put_exemplar(&s->l, &s->h->exemplars[i]);
 	lines_put(&s->l, "\n");
 }
 

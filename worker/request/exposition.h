@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 struct evbuffer;
+struct exemplar;
 
 enum exposition_form { EXPOSITION_PROMETHEUS, EXPOSITION_OPENMETRICS };
 
@@ -31,5 +32,6 @@ struct exposition_histogram {
 	unsigned n;             /* of the bounds */
 	const uint64_t *counts; /* [n + 1], not cumulative: the last one is +Inf */
 	uint64_t sum;
+	const struct exemplar *exemplars; /* [n + 1], NULL: none */
 };
 void exposition_histogram(const struct exposition *x, const struct exposition_histogram *h);

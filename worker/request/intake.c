@@ -15,6 +15,7 @@
 #include "worker/base/text.h"
 #include "worker/request/client.h"
 #include "worker/request/cors.h"
+#include "worker/request/exposition_form.h"
 #include "worker/request/forwarded.h"
 #include "worker/request/key.h"
 #include "worker/request/limit.h"
@@ -227,6 +228,8 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 			req->job.facts.model, sizeof(req->job.facts.model));
 	if (route_body(req->job.facts.route) == ROUTE_BODY_NONE)
 		take_response(req, h->path);
+	if (req->job.facts.route == ROUTE_METRICS)
+		req->form = exposition_form(h);
 	http_body_init(&req->framing, h->framing, h->content_length);
 	if (h->query.n > 0)
 		req->job.text->query = mem_strndup(h->query.p, h->query.n);

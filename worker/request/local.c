@@ -12,6 +12,7 @@
 #include "worker/base/text.h"
 #include "worker/request/client.h"
 #include "worker/request/cors.h"
+#include "worker/request/exposition_form.h"
 #include "worker/request/health.h"
 #include "worker/request/models.h"
 #include "worker/request/relay.h"
@@ -59,20 +60,19 @@ struct local_page {
 	bool begun; /* fact: a piece has been sent */
 };
 
-static const char stats_type[] = "text/plain; version=0.0.4; charset=utf-8";
-
 /* One piece in a turn of the loop; an answer to HEAD ends with the first.  Returns true if the answer is complete. */
 static bool
 put_piece(struct local_page *page)
 {
 	const bool rest = stats_more(&page->stats, page->piece);
 	const bool more = rest && !page->req->head_only;
+	const char *type = exposition_type(page->req->form);
 
 	if (!rest && !page->begun) {
-		answer(page->req, 200, stats_type, page->piece);
+		answer(page->req, 200, type, page->piece);
 		return true;
 	}
-	relay_piece(page->req, stats_type,
+	relay_piece(page->req, type,
 		(struct span){
 			(char *)evbuffer_pullup(page->piece, -1), evbuffer_get_length(page->piece)},
 		!more);
@@ -112,7 +112,7 @@ begin_stats(struct req *req, void (*written)(struct req *req))
 	page->req = req;
 	page->written = written;
 	page->piece = evbuffer_new();
-	stats_begin(&page->stats, req->w, EXPOSITION_PROMETHEUS);
+	stats_begin(&page->stats, req->w, req->form);
 	event_assign(&page->next, req->w->base, -1, 0, on_turn, page);
 	req->page = page;
 	if (put_piece(page))

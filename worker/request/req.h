@@ -17,6 +17,7 @@
 #include "worker/base/address.h"
 #include "worker/base/rounds.h"
 #include "worker/request/cors.h"
+#include "worker/request/exposition.h"
 #include "worker/schedule/plan.h"
 
 struct client;
@@ -76,7 +77,8 @@ struct req {
 
 	struct client_key *key; /* NULL: clients needed none */
 	struct cors cors;
-	struct local_page *page; /* REQ_PAGE: what is written (local.c), else NULL */
+	enum exposition_form form; /* of /metrics, as the head asks */
+	struct local_page *page;   /* REQ_PAGE: what is written (local.c), else NULL */
 
 	/* the answer to the client (relay.c) */
 	enum framing framing_out;

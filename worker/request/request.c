@@ -40,6 +40,7 @@
 #include "worker/request/local.h"
 #include "worker/schedule/plan.h"
 #include "worker/schedule/threshold.h"
+#include "worker/request/observe.h"
 #include "worker/request/relay.h"
 #include "worker/request/spent.h"
 #include "worker/schedule/wait.h"
@@ -673,7 +674,7 @@ req_first_byte(struct req *req)
 		return;
 	req->t_first_us = clock_us();
 	us = req->t_first_us - req->t_body_us;
-	metric_observe(req->w->slab, req->job.facts.pool.id, H_TTFT, us);
+	observe_time(req, H_TTFT, us);
 	learn_threshold(req, us - req->plan.waiter.queued_us); /* without the time in the queue */
 }
 

@@ -7,6 +7,7 @@
 
 #include "proto/wire/prom.h"
 #include "shm/core/heritage.h"
+#include "shm/exemplar.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
 #include "worker/base/core.h"
@@ -103,18 +104,23 @@ static void
 histogram(struct worker *w, const struct exposition *x, enum metric_histogram h, uint32_t id)
 {
 	struct metric_hist sum;
+	struct exemplar exemplars[METRIC_BUCKETS + 1];
 	char pool[160], labels[180];
 	const char *name = pool_name(w, id);
 
 	metric_hist_sum(w->seg, id, h, &sum);
+	for (unsigned i = 0; i <= METRIC_BUCKETS && x->form == EXPOSITION_OPENMETRICS; i++)
+		(void)exemplar_get(w->seg, id, h, i, &exemplars[i]);
 	(void)prom_label(pool, sizeof(pool), name, strlen(name));
 	(void)snprintf(labels, sizeof(labels), "pool=\"%s\"", pool);
-	exposition_histogram(x, &(struct exposition_histogram){.name = metric_hist_name[h],
-					.labels = labels,
-					.bounds = metric_bucket_us,
-					.n = METRIC_BUCKETS,
-					.counts = sum.bucket,
-					.sum = sum.sum_us});
+	exposition_histogram(
+		x, &(struct exposition_histogram){.name = metric_hist_name[h],
+			   .labels = labels,
+			   .bounds = metric_bucket_us,
+			   .n = METRIC_BUCKETS,
+			   .counts = sum.bucket,
+			   .sum = sum.sum_us,
+			   .exemplars = x->form == EXPOSITION_OPENMETRICS ? exemplars : NULL});
 }
 
 static void

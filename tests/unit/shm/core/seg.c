@@ -87,7 +87,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		(unsigned char *)seg_queue(seg, 1));
 	ENDS(22, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
 	ENDS(23, seg->fallbacks + sizes.max_pools);
-	ENDS(24, (unsigned char *)seg_slab(seg, slots));
+	ENDS(24, seg->exemplars + sizes.max_pools * METRIC_EXEMPLARS * (METRIC_BUCKETS + 1));
+	ENDS(25, (unsigned char *)seg_slab(seg, slots));
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS
