@@ -8,16 +8,10 @@
 #include <string.h>
 
 #include "shm/base/hex.h"
+#include "shm/core/arena.h"
 
-#define ALIGN 8
 /* Text of a key: the names of its models and pools, with a pointer to each.  An arena is sized by the average. */
 #define KEY_TEXT 256
-
-static size_t
-round_up(size_t n)
-{
-	return (n + ALIGN - 1) / ALIGN * ALIGN;
-}
 
 static size_t
 slots_for(size_t n)
@@ -33,8 +27,9 @@ slots_for(size_t n)
 static size_t
 rows_bytes(size_t n)
 {
-	return round_up(sizeof(struct api_keys)) + n * round_up(sizeof(struct api_key)) +
-	       round_up(slots_for(n) * sizeof(uint32_t));
+	return arena_round_up(sizeof(struct api_keys)) +
+	       n * arena_round_up(sizeof(struct api_key)) +
+	       arena_round_up(slots_for(n) * sizeof(uint32_t));
 }
 
 size_t
@@ -49,7 +44,7 @@ list_bytes(char *const *v, size_t n)
 	size_t bytes = n * sizeof(char *);
 
 	for (size_t i = 0; i < n; i++)
-		bytes += round_up(strlen(v[i]) + 1);
+		bytes += arena_round_up(strlen(v[i]) + 1);
 	return bytes;
 }
 
@@ -66,35 +61,6 @@ api_keys_bytes(const struct conf_api_key *keys, size_t n)
 
 /* --- building --------------------------------------------------------------------------------- */
 
-struct builder {
-	unsigned char *base;
-	size_t used;
-};
-
-/* api_keys_build() has seen that all fits. */
-static void *
-take(struct builder *b, size_t n)
-{
-	void *p = b->base + b->used;
-
-	memset(p, 0, round_up(n));
-	b->used += round_up(n);
-	return p;
-}
-
-static const char *const *
-take_list(struct builder *b, char *const *v, size_t n)
-{
-	const char **list = take(b, n * sizeof(*list));
-
-	for (size_t i = 0; i < n; i++) {
-		const size_t bytes = strlen(v[i]) + 1;
-
-		list[i] = memcpy(take(b, bytes), v[i], bytes);
-	}
-	return list;
-}
-
 /* The text was checked when it was read. */
 static void
 read_sha256(const char *text, unsigned char *ret)
@@ -108,15 +74,15 @@ read_sha256(const char *text, unsigned char *ret)
 }
 
 static void
-fill_key(struct builder *b, struct api_key *k, const struct conf_api_key *conf)
+fill_key(struct arena *a, struct api_key *k, const struct conf_api_key *conf)
 {
 	read_sha256(conf->sha256, k->sha256);
 	memcpy(k->name, conf->name, strlen(conf->name) + 1);
 	k->terms = conf->terms;
 	k->nmodels = (uint32_t)conf->nmodels;
 	k->npools = (uint32_t)conf->npools;
-	k->models = take_list(b, conf->models, conf->nmodels);
-	k->pools = take_list(b, conf->pools, conf->npools);
+	k->models = arena_strv(a, (const char *const *)conf->models, conf->nmodels);
+	k->pools = arena_strv(a, (const char *const *)conf->pools, conf->npools);
 }
 
 /* A SHA-256 is as good as random: no further hash is needed. */
@@ -129,59 +95,43 @@ home(const struct api_keys *t, const unsigned char *sha256)
 	return (uint32_t)first & (t->nslots - 1);
 }
 
-/* As table_checksum(). */
-static uint64_t
-checksum(const struct api_keys *t)
-{
-	static_assert(offsetof(struct api_keys, checksum) % ALIGN == 0, "a whole word is left out");
-	const unsigned char *base = (const unsigned char *)t;
-	uint64_t sum = 0xcbf29ce484222325u;
-
-	for (size_t at = 0; at < t->used; at += ALIGN) {
-		uint64_t word;
-
-		memcpy(&word, base + at, sizeof(word));
-		if (at == offsetof(struct api_keys, checksum))
-			word = 0;
-		sum = (sum ^ word) * 0x100000001b3u;
-		sum ^= sum >> 32;
-	}
-	return sum;
-}
-
 int
 api_keys_build(void *arena, size_t size, const struct conf_api_key *keys, size_t n)
 {
-	struct builder b = {.base = arena};
+	struct arena a;
 	struct api_keys *t;
 	struct api_key *rows;
 	uint32_t *slots;
 
 	if (api_keys_bytes(keys, n) > size)
 		return -ENOSPC;
-	t = take(&b, sizeof(*t));
+	arena_begin(&a, arena, size);
+	t = arena_take(&a, sizeof(*t)); /* this and all that follows fits */
 	t->n = (uint32_t)n;
 	t->nslots = (uint32_t)slots_for(n);
-	t->keys = rows = take(&b, n * sizeof(*rows));
-	t->slots = slots = take(&b, t->nslots * sizeof(*slots));
+	t->keys = rows = arena_take(&a, n * sizeof(*rows));
+	t->slots = slots = arena_take(&a, t->nslots * sizeof(*slots));
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t at;
 
-		fill_key(&b, &rows[i], &keys[i]);
+		fill_key(&a, &rows[i], &keys[i]);
 		for (at = home(t, rows[i].sha256); slots[at] != 0;)
 			at = (at + 1) & (t->nslots - 1);
 		slots[at] = i + 1;
 	}
-	t->used = b.used;
-	t->checksum = checksum(t);
+	t->used = a.used;
+	t->checksum = arena_checksum(t, t->used, offsetof(struct api_keys, checksum));
 	return 0;
 }
 
 bool
 api_keys_intact(const struct api_keys *t, size_t arena_bytes)
 {
-	return t->used >= sizeof(*t) && t->used <= arena_bytes && t->used % ALIGN == 0 &&
-	       t->checksum == checksum(t);
+	static_assert(
+		offsetof(struct api_keys, checksum) % ARENA_ALIGN == 0, "a whole word is left out");
+
+	return arena_intact(
+		t, t->used, sizeof(*t), arena_bytes, offsetof(struct api_keys, checksum));
 }
 
 /* --- looking up ------------------------------------------------------------------------------- */

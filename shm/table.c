@@ -1,5 +1,5 @@
 /*
- * Building a table by bump allocation, checking it, and looking things up in it.
+ * Building a table, and looking things up in it.
  */
 #include "shm/table.h"
 
@@ -20,45 +20,24 @@
 #define POOL_TEXT 2048
 /* of the index of models: 256 names, each with two entries */
 #define POOL_INDEX (256 * 2 * sizeof(struct table_model))
-#define ALIGN 8 /* the widest type in a table, and what the checksum steps by */
-
-static size_t
-round_up(size_t n)
-{
-	return (n + ALIGN - 1) / ALIGN * ALIGN;
-}
 
 size_t
 table_arena_bytes(uint32_t max_pools, uint32_t max_endpoints)
 {
 	/* each endpoint is also in its pool's picks, and each list may be padded */
-	const size_t pool = sizeof(struct table_pool) + ROLE_N * ALIGN + POOL_TEXT + POOL_INDEX;
+	const size_t pool =
+		sizeof(struct table_pool) + ROLE_N * ARENA_ALIGN + POOL_TEXT + POOL_INDEX;
 	const size_t endpoint =
 		sizeof(struct table_endpoint) + sizeof(struct table_pick) + ENDPOINT_TEXT;
 
-	return round_up(sizeof(struct table) + max_pools * pool + max_endpoints * endpoint);
-}
-
-/* Zeroed bytes; NULL from the first failure on. */
-static void *
-take(struct table_builder *b, size_t n)
-{
-	void *p = b->base + b->used;
-
-	if (b->full || n > b->size - b->used || round_up(n) > b->size - b->used) {
-		b->full = true;
-		return NULL;
-	}
-	memset(p, 0, round_up(n));
-	b->used += round_up(n);
-	return p;
+	return arena_round_up(sizeof(struct table) + max_pools * pool + max_endpoints * endpoint);
 }
 
 /* The table under construction, to be written; NULL if not even that fitted. */
 static struct table *
 built(struct table_builder *b)
 {
-	return b->used < sizeof(struct table) ? NULL : (struct table *)(void *)b->base;
+	return b->arena.used < sizeof(struct table) ? NULL : (struct table *)(void *)b->arena.base;
 }
 
 struct table *
@@ -66,13 +45,13 @@ table_begin(struct table_builder *b, void *arena, size_t size, uint32_t npools, 
 {
 	struct table *t;
 
-	*b = (struct table_builder){.base = arena, .size = size / ALIGN * ALIGN};
-	t = take(b, sizeof(*t));
+	arena_begin(&b->arena, arena, size);
+	t = arena_take(&b->arena, sizeof(*t));
 	if (t == NULL)
 		return NULL;
-	t->pools = take(b, npools * sizeof(struct table_pool));
-	t->endpoints = take(b, nendpoints * sizeof(struct table_endpoint));
-	if (b->full)
+	t->pools = arena_take(&b->arena, npools * sizeof(struct table_pool));
+	t->endpoints = arena_take(&b->arena, nendpoints * sizeof(struct table_endpoint));
+	if (b->arena.full)
 		return NULL;
 	t->npools = npools;
 	t->nendpoints = nendpoints;
@@ -83,7 +62,7 @@ table_begin(struct table_builder *b, void *arena, size_t size, uint32_t npools, 
 static void *
 writable(const struct table_builder *b, const void *p)
 {
-	return b->base + ((const unsigned char *)p - b->base);
+	return b->arena.base + ((const unsigned char *)p - b->arena.base);
 }
 
 struct table_pool *
@@ -109,27 +88,13 @@ table_endpoint_at(struct table_builder *b, uint32_t i)
 const char *
 table_str(struct table_builder *b, const char *s)
 {
-	const size_t bytes = strlen(s) + 1;
-	char *p = take(b, bytes);
-
-	if (p != NULL)
-		memcpy(p, s, bytes);
-	return p;
+	return arena_str(&b->arena, s);
 }
 
 const char *const *
 table_strv(struct table_builder *b, const char *const *v, size_t n)
 {
-	const char **p = take(b, n * sizeof(*p));
-
-	if (p == NULL)
-		return NULL;
-	for (size_t i = 0; i < n; i++) {
-		p[i] = table_str(b, v[i]);
-		if (p[i] == NULL)
-			return NULL;
-	}
-	return p;
+	return arena_strv(&b->arena, v, n);
 }
 
 /*
@@ -144,7 +109,7 @@ model_bits(struct table_builder *b, const struct table_endpoint *te, const struc
 
 	if (te->nmodels == 0 || te->models == p->models)
 		return NULL;
-	bits = take(b, (p->nmodels + 63) / 64 * sizeof(*bits));
+	bits = arena_take(&b->arena, (p->nmodels + 63) / 64 * sizeof(*bits));
 	for (uint32_t i = 0; bits != NULL && i < te->nmodels; i++)
 		for (uint32_t k = 0; k < p->nmodels; k++, at++) {
 			if (at >= p->nmodels)
@@ -210,7 +175,7 @@ list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum r
 
 	for (uint32_t i = 0; i < t->nendpoints; i++)
 		n += t->endpoints[i].pool == pool && t->endpoints[i].role == role;
-	picks = take(b, n * sizeof(*picks));
+	picks = arena_take(&b->arena, n * sizeof(*picks));
 	if (picks == NULL)
 		return;
 	p->n[role] = n;
@@ -261,7 +226,7 @@ index_models(struct table_builder *b, struct table *t)
 		names += t->pools[i].nmodels;
 	while (entries < 2 * names)
 		entries *= 2;
-	t->by_model = take(b, entries * sizeof(*t->by_model));
+	t->by_model = arena_take(&b->arena, entries * sizeof(*t->by_model));
 	if (t->by_model == NULL)
 		return;
 	t->nby_model = entries;
@@ -279,7 +244,7 @@ table_end(struct table_builder *b)
 {
 	struct table *t = built(b);
 
-	if (b->full || t == NULL)
+	if (b->arena.full || t == NULL)
 		return -ENOSPC;
 	for (uint32_t i = 0; i < t->npools; i++) {
 		for (enum role role = 0; role < ROLE_N; role++)
@@ -287,39 +252,26 @@ table_end(struct table_builder *b)
 		table_pool_at(b, i)->max_context = max_context(t, i);
 	}
 	index_models(b, t);
-	if (b->full)
+	if (b->arena.full)
 		return -ENOSPC;
-	t->used = b->used;
+	t->used = b->arena.used;
 	t->checksum = table_checksum(t);
 	return 0;
 }
 
-/* Meant to notice reuse and stray stores, not an adversary: FNV-1a over 64-bit words, with a shift
- * so that high bits reach low ones.  The checksum itself counts as 0. */
 uint64_t
 table_checksum(const struct table *t)
 {
-	static_assert(offsetof(struct table, checksum) % ALIGN == 0, "one whole word is left out");
-	const unsigned char *base = (const unsigned char *)t;
-	uint64_t sum = 0xcbf29ce484222325u;
+	static_assert(
+		offsetof(struct table, checksum) % ARENA_ALIGN == 0, "one whole word is left out");
 
-	for (size_t at = 0; at < t->used; at += ALIGN) {
-		uint64_t word;
-
-		memcpy(&word, base + at, sizeof(word));
-		if (at == offsetof(struct table, checksum))
-			word = 0;
-		sum = (sum ^ word) * 0x100000001b3u;
-		sum ^= sum >> 32;
-	}
-	return sum;
+	return arena_checksum(t, t->used, offsetof(struct table, checksum));
 }
 
 bool
 table_intact(const struct table *t, size_t arena_bytes)
 {
-	return t->used >= sizeof(*t) && t->used <= arena_bytes && t->used % ALIGN == 0 &&
-	       t->checksum == table_checksum(t);
+	return arena_intact(t, t->used, sizeof(*t), arena_bytes, offsetof(struct table, checksum));
 }
 
 const struct table_pool *

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
+#include "shm/core/arena.h"
 
 /* A resolved address; family 0: not resolved yet. */
 struct ep_addr {
@@ -130,11 +131,9 @@ struct table {
 	uint64_t used;     /* bytes of the arena in use */
 };
 
-/* Building: plain bump allocation from the arena; every call returns NULL / -ENOSPC when it is full. */
+/* Building: every call returns NULL / -ENOSPC when the arena is full. */
 struct table_builder {
-	unsigned char *base;
-	size_t used, size;
-	bool full;
+	struct arena arena;
 };
 
 /* The table sits at the start of the arena, zeroed, with room for that many pools and endpoints. */

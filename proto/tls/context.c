@@ -58,12 +58,6 @@ no_pass_phrase(char *buf, int size, int writing, void *arg)
 	return 0;
 }
 
-static BIO *
-bio_of(const char *pem)
-{
-	return BIO_new_mem_buf(pem, -1);
-}
-
 /* The end of the text and no broken block. */
 static bool
 is_end(void)
@@ -73,10 +67,23 @@ is_end(void)
 	return ERR_GET_LIB(err) == ERR_LIB_PEM && ERR_GET_REASON(err) == PEM_R_NO_START_LINE;
 }
 
+/* Takes what it wants of a file's text.  `at`: number of the file, for messages. */
+typedef int use_fn(SSL_CTX *ctx, BIO *bio, size_t at, struct tls_fault *fault);
+
 static int
-use_cert(SSL_CTX *ctx, const char *pem, size_t at, struct tls_fault *fault)
+use(use_fn *fn, SSL_CTX *ctx, const char *pem, size_t at, struct tls_fault *fault)
 {
-	BIO *bio = bio_of(pem);
+	BIO *bio = BIO_new_mem_buf(pem, -1);
+	const int rc = fn(ctx, bio, at, fault);
+
+	BIO_free(bio);
+	ERR_clear_error();
+	return rc;
+}
+
+static int
+use_cert(SSL_CTX *ctx, BIO *bio, size_t at, struct tls_fault *fault)
+{
 	X509 *cert = PEM_read_bio_X509(bio, NULL, no_pass_phrase, NULL);
 	int rc = 0;
 
@@ -94,15 +101,12 @@ use_cert(SSL_CTX *ctx, const char *pem, size_t at, struct tls_fault *fault)
 		}
 	if (rc == 0 && !is_end())
 		rc = fail(fault, TLS_PART_CERT, at, "has a chain that is not valid PEM");
-	BIO_free(bio);
-	ERR_clear_error();
 	return rc;
 }
 
 static int
-use_key(SSL_CTX *ctx, const char *pem, size_t at, struct tls_fault *fault)
+use_key(SSL_CTX *ctx, BIO *bio, size_t at, struct tls_fault *fault)
 {
-	BIO *bio = bio_of(pem);
 	EVP_PKEY *key = PEM_read_bio_PrivateKey(bio, NULL, no_pass_phrase, NULL);
 	int rc = 0;
 
@@ -114,15 +118,13 @@ use_key(SSL_CTX *ctx, const char *pem, size_t at, struct tls_fault *fault)
 	else if (SSL_CTX_use_PrivateKey(ctx, key) != 1)
 		rc = fail_why(fault, TLS_PART_KEY, at, "cannot be used");
 	EVP_PKEY_free(key);
-	BIO_free(bio);
-	ERR_clear_error();
 	return rc;
 }
 
 /* --- clients' certificates -------------------------------------------------------------------- */
 
 static int
-add_authorities(SSL_CTX *ctx, BIO *bio, struct tls_fault *fault)
+use_authorities(SSL_CTX *ctx, BIO *bio, size_t at, struct tls_fault *fault)
 {
 	X509 *ca;
 	size_t n = 0;
@@ -134,17 +136,16 @@ add_authorities(SSL_CTX *ctx, BIO *bio, struct tls_fault *fault)
 		X509_free(ca);
 	}
 	if (!ok)
-		return fail_why(fault, TLS_PART_CLIENT_CA, 0, "cannot be used");
+		return fail_why(fault, TLS_PART_CLIENT_CA, at, "cannot be used");
 	if (!is_end() || n == 0)
-		return fail(fault, TLS_PART_CLIENT_CA, 0,
+		return fail(fault, TLS_PART_CLIENT_CA, at,
 			n == 0 ? "holds no certificate in PEM form" : "is not valid PEM");
-	ERR_clear_error();
 	return 0;
 }
 
 /* Lists of revoked certificates may stand in the same file; with one, each issuer needs one. */
 static int
-add_revoked(SSL_CTX *ctx, BIO *bio, struct tls_fault *fault)
+use_revoked(SSL_CTX *ctx, BIO *bio, size_t at, struct tls_fault *fault)
 {
 	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
 	X509_CRL *crl;
@@ -156,11 +157,10 @@ add_revoked(SSL_CTX *ctx, BIO *bio, struct tls_fault *fault)
 		X509_CRL_free(crl);
 	}
 	if (!ok || !is_end())
-		return fail(fault, TLS_PART_CLIENT_CA, 0,
+		return fail(fault, TLS_PART_CLIENT_CA, at,
 			"has a list of revoked certificates that cannot be used");
 	if (n > 0)
 		(void)X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
-	ERR_clear_error();
 	return 0;
 }
 
@@ -179,24 +179,17 @@ set_session_id(SSL_CTX *ctx, const char *client_ca)
 static int
 use_client_ca(SSL_CTX *ctx, const char *pem, struct tls_fault *fault)
 {
-	BIO *bio;
-	int rc;
-
 	set_session_id(ctx, pem);
 	if (pem == NULL)
 		return 0;
-	bio = bio_of(pem);
-	rc = add_authorities(ctx, bio, fault);
-	BIO_free(bio);
-	bio = bio_of(pem);
-	if (rc == 0)
-		rc = add_revoked(ctx, bio, fault);
-	BIO_free(bio);
+	if (use(use_authorities, ctx, pem, 0, fault) != 0 ||
+		use(use_revoked, ctx, pem, 0, fault) != 0)
+		return -1;
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
 	/* a session that is taken up again shows no certificate: it may have expired since */
 	(void)SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET);
 	(void)SSL_CTX_set_num_tickets(ctx, 0);
-	return rc;
+	return 0;
 }
 
 /* --- what client and server agree on ---------------------------------------------------------- */
@@ -261,8 +254,8 @@ fill(SSL_CTX *ctx, const struct conf_tls *conf, size_t at, struct tls_fault *fau
 		ctx, conf->min_version == TLS_MIN_1_3 ? TLS1_3_VERSION : TLS1_2_VERSION);
 	if (SSL_CTX_set_cipher_list(ctx, conf->ciphers) != 1)
 		return fail(fault, TLS_PART_CIPHERS, at, "names no cipher that this OpenSSL knows");
-	if (use_cert(ctx, cert->cert_pem, at, fault) != 0 ||
-		use_key(ctx, cert->key_pem, at, fault) != 0)
+	if (use(use_cert, ctx, cert->cert_pem, at, fault) != 0 ||
+		use(use_key, ctx, cert->key_pem, at, fault) != 0)
 		return -1;
 	return use_client_ca(ctx, conf->client_ca_pem, fault);
 }
