@@ -603,7 +603,9 @@ attempt_go_on(struct attempt *a)
 static void
 give_answer(struct engine_answer *to, const struct leg *leg)
 {
-	*to = (struct engine_answer){leg->answer, leg->answer_len, leg->sse};
+	/* an answer without a body is an empty text, not a null pointer */
+	*to = (struct engine_answer){
+		leg->answer != NULL ? leg->answer : "", leg->answer_len, leg->sse};
 }
 
 void

@@ -103,8 +103,7 @@ lookup_answered(struct attempt *a)
 	struct job *job = a->branch->job;
 	struct worker *w = a->w;
 
-	if (a->leg[LEG_LOOKUP].status != 200 || a->leg[LEG_LOOKUP].answer_len == 0 ||
-		c->looked_up(&a->t) != HANDOFF_OK) {
+	if (a->leg[LEG_LOOKUP].status != 200 || c->looked_up(&a->t) != HANDOFF_OK) {
 		failed(a);
 		return;
 	}
