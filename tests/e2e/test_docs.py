@@ -21,7 +21,7 @@ import yaml
 from procs import BIN, ROOT, VARIANT, free_port, wait
 
 PAGES = ROOT / "etc/docs"
-TRIED = ["keys", "limits", "logging", "runbook", "security", "tls"]
+TRIED = ["keys", "limits", "logging", "observing", "runbook", "security", "tls"]
 MODEL = "llama-3-70b"
 # programs of a machine with systemd, as far as the pages use them
 PROGRAMS = {
@@ -73,8 +73,9 @@ class Desk:
         self.router = r = world.router(pool, log_format="logfmt", program=program, admin={"listen": [f"127.0.0.1:{admin}"]})
         # what pages write, and what the test has in its place
         self.names = [("/etc/pdrouter/pdrouter.yaml", str(r.config_path)), ("/etc/pdrouter", str(self.etc)), ("/etc/letsencrypt", f"{self.etc}/letsencrypt"),
+                      ("/etc/prometheus", f"{self.etc}/prometheus"), ("/usr/local/share/doc/pdrouter/monitoring", str(ROOT / "etc/monitoring")),
                       ("/run/pdrouter/control.sock", str(r.control)), ("10.0.0.1:8100", f"127.0.0.1:{p.port}"),
-                      ("10.0.1.1:8200", f"127.0.0.1:{d.port}"), ("router.example.net:8000", f"127.0.0.1:{r.port}"),
+                      ("10.0.1.1:8200", f"127.0.0.1:{d.port}"),
                       (":8000", f":{r.port}"), (":8443", f":{tls}"), (":9101", f":{admin}")]
         assert r.post("/v1/completions", {"model": "none", "prompt": "x"}).status == 404  # for commands that look for such a line
         self.shell = self.start_shell(tls)
@@ -97,7 +98,7 @@ class Desk:
         self.shell.stdout.close()
 
     def here(self, text):
-        for page, own in self.names:
+        for page, own in sorted(self.names, key=lambda n: -len(n[0])):
             text = text.replace(page, own)
         return text
 
@@ -111,7 +112,7 @@ class Desk:
             assert line, f"the shell has ended: {command}\n{text}"
             text += line
         text = text[:end.start()]
-        for page, own in self.names:
+        for page, own in sorted(self.names, key=lambda n: -len(n[1])):
             text = text.replace(own, page)
         return int(end[1]), text if not text or text.endswith("\n") else text + "\n"
 

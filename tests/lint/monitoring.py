@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""etc/monitoring against the router: promtool takes its rules and the dashboard's expressions, each alert fires when what it
-speaks of happens and on a healthy router none does, and every metric and end reason named there exists, and every metric of
-etc/docs.  Each alert names a section of the runbook.
+"""etc/monitoring against the router: promtool takes its rules, the dashboard's expressions and the queries of etc/docs; each
+alert fires when what it speaks of happens, and on a healthy router none does; every metric and end reason named there exists,
+and every metric of etc/docs; each alert names a section of the runbook.
 
 Usage: monitoring.py; promtool comes with the package prometheus (tests/tools/deps.sh test).
 """
@@ -17,6 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 ALERTS = "etc/monitoring/alerts.yaml"
 DASHBOARD = "etc/monitoring/dashboard.json"
 RUNBOOK = "etc/docs/runbook.md"
+QUERIES = "etc/docs/observing.md"
 STEP = "15s"
 SUFFIXES = r"(_bucket|_sum|_count)$"  # of a histogram's series
 REQUESTS = "pdrouter_requests_total"
@@ -145,8 +146,18 @@ def runbook():
             faults.append(f"{ALERTS}: {name}: no runbook_url of the section of {RUNBOOK} that names it")
 
 
+def expressions(path, found, folder):
+    """As rules that promtool reads."""
+    if not found:
+        faults.append(f"{path}: no expressions found")
+    rules = [{"record": f"x:{i}", "expr": e.replace("$__rate_interval", "5m")} for i, e in enumerate(found)]
+    file = os.path.join(folder, "expressions.yaml")
+    with open(file, "w") as f:
+        json.dump({"groups": [{"name": "expressions", "rules": rules}]}, f)
+    promtool(path, "check", "rules", file)
+
+
 def dashboard(folder):
-    """Its expressions, as rules that promtool reads."""
     found = []
 
     def look(o):
@@ -156,13 +167,13 @@ def dashboard(folder):
             look(v)
 
     look(json.loads(read(DASHBOARD)))
-    if not found:
-        faults.append(f"{DASHBOARD}: no expressions found")
-    rules = [{"record": f"x:{i}", "expr": e.replace("$__rate_interval", "5m")} for i, e in enumerate(found)]
-    path = os.path.join(folder, "dashboard.yaml")
-    with open(path, "w") as f:
-        json.dump({"groups": [{"name": "dashboard", "rules": rules}]}, f)
-    promtool(DASHBOARD, "check", "rules", path)
+    expressions(DASHBOARD, found, folder)
+
+
+def page(folder):
+    """The queries of the page about metrics: the second cells of its table."""
+    table = read(QUERIES).partition("\n| question | query |\n")[2].partition("\n\n")[0]
+    expressions(QUERIES, [e for row in table.split("\n")[1:] for e in re.findall("`([^`]+)`", row.split(" | ")[1])], folder)
 
 
 def words(text, label):
@@ -199,6 +210,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         alerts(folder)
         dashboard(folder)
+        page(folder)
     runbook()
     names()
     for fault in faults:
