@@ -712,7 +712,7 @@ say_no_keys(const struct conf *conf)
 	const struct conf_listen *l;
 	enum listen_list list;
 
-	if (conf->api_keys_file != NULL)
+	if (conf->api_keys_file[DOOR_CLIENTS] != NULL)
 		return;
 	for (size_t i = 0; (l = conf_listen_at(conf, i, &list)) != NULL; i++)
 		if (list != LISTEN_ADMIN && !conf_address_is_loopback(l)) {

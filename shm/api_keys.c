@@ -78,6 +78,7 @@ fill_key(struct arena *a, struct api_key *k, const struct conf_api_key *conf)
 {
 	read_sha256(conf->sha256, k->sha256);
 	memcpy(k->name, conf->name, strlen(conf->name) + 1);
+	k->door = (uint8_t)conf->door;
 	k->terms = conf->terms;
 	k->nmodels = (uint32_t)conf->nmodels;
 	k->npools = (uint32_t)conf->npools;
@@ -96,7 +97,8 @@ home(const struct api_keys *t, const unsigned char *sha256)
 }
 
 int
-api_keys_build(void *arena, size_t size, const struct conf_api_key *keys, size_t n)
+api_keys_build(void *arena, size_t size, const struct conf_api_key *keys, size_t n,
+	const bool needed[DOOR_N])
 {
 	struct arena a;
 	struct api_keys *t;
@@ -109,6 +111,7 @@ api_keys_build(void *arena, size_t size, const struct conf_api_key *keys, size_t
 	t = arena_take(&a, sizeof(*t)); /* this and all that follows fits */
 	t->n = (uint32_t)n;
 	t->nslots = (uint32_t)slots_for(n);
+	memcpy(t->needed, needed, sizeof(t->needed));
 	t->keys = rows = arena_take(&a, n * sizeof(*rows));
 	t->slots = slots = arena_take(&a, t->nslots * sizeof(*slots));
 	for (uint32_t i = 0; i < n; i++) {
@@ -150,12 +153,12 @@ same(const unsigned char a[CONF_SHA256], const unsigned char b[CONF_SHA256])
 }
 
 const struct api_key *
-api_keys_find(const struct api_keys *t, const unsigned char sha256[CONF_SHA256])
+api_keys_find(const struct api_keys *t, enum door door, const unsigned char sha256[CONF_SHA256])
 {
 	for (uint32_t at = home(t, sha256); t->slots[at] != 0; at = (at + 1) & (t->nslots - 1)) {
 		const struct api_key *k = &t->keys[t->slots[at] - 1];
 
-		if (same(k->sha256, sha256))
+		if (same(k->sha256, sha256) && k->door == door)
 			return k;
 	}
 	return NULL;

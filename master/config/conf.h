@@ -11,8 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-struct conf;
-struct conf_pool;
+#include "shm/base/conf.h"
 
 struct conf_error {
 	char file[256]; /* "" when the command line alone is to blame */
@@ -94,8 +93,8 @@ void conf_wipe_certificates(const struct conf *conf);
 /* Where a pool's endpoints_file or fleet_file is; the caller frees it. */
 char *conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool);
 
-/* Where the api_keys_file is; the caller frees it. */
-char *conf_api_keys_path(const struct conf *conf);
+/* Where the api_keys_file is, or the admin.api_keys_file; the caller frees it. */
+char *conf_api_keys_path(const struct conf *conf, enum door door);
 
 /* The i-th file of `tls`, NULL after the last; the caller frees it. */
 char *conf_tls_path(const struct conf *conf, size_t i);

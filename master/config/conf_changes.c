@@ -173,20 +173,26 @@ compare_pool(struct report *r, const struct conf_pool *old, const struct conf_po
 
 /* --- keys of clients ---------------------------------------------------------------------- */
 
+static bool
+same_key(const struct conf_api_key *a, const struct conf_api_key *b)
+{
+	return a->door == b->door && strcmp(a->name, b->name) == 0;
+}
+
 /* NULL: there is none of this name. */
 static const struct conf_api_key *
-key_named(const struct conf *c, const char *name)
+key_named(const struct conf *c, const struct conf_api_key *k)
 {
 	for (size_t i = 0; i < c->napi_keys; i++)
-		if (strcmp(c->api_keys[i].name, name) == 0)
+		if (same_key(&c->api_keys[i], k))
 			return &c->api_keys[i];
 	return NULL;
 }
 
 static void
-put_client_key(struct report *r, const char *name, const char *what)
+put_client_key(struct report *r, const struct conf_api_key *k, const char *what)
 {
-	char *where = mem_printf("api_keys_file[%s]", name);
+	char *where = mem_printf("%s[%s]", conf_api_keys_key(k->door), k->name);
 
 	put_part(r, where, what);
 	free(where);
@@ -201,19 +207,17 @@ compare_client_keys(struct report *r, const struct conf *old, const struct conf 
 		const struct conf_api_key *k = &next->api_keys[i];
 
 		/* mostly in the same row: a file has thousands */
-		was = i < old->napi_keys && strcmp(old->api_keys[i].name, k->name) == 0
-			      ? &old->api_keys[i]
-			      : key_named(old, k->name);
+		was = i < old->napi_keys && same_key(&old->api_keys[i], k) ? &old->api_keys[i]
+									   : key_named(old, k);
 		if (was == NULL)
-			put_client_key(r, k->name, "added");
+			put_client_key(r, k, "added");
 		else if (!conf_client_key_equal(was, k))
-			put_client_key(r, k->name, "changed");
+			put_client_key(r, k, "changed");
 	}
 	for (size_t i = 0; i < old->napi_keys; i++)
-		if ((i >= next->napi_keys ||
-			    strcmp(next->api_keys[i].name, old->api_keys[i].name) != 0) &&
-			key_named(next, old->api_keys[i].name) == NULL)
-			put_client_key(r, old->api_keys[i].name, "removed");
+		if ((i >= next->napi_keys || !same_key(&next->api_keys[i], &old->api_keys[i])) &&
+			key_named(next, &old->api_keys[i]) == NULL)
+			put_client_key(r, &old->api_keys[i], "removed");
 }
 
 /* --- certificates ------------------------------------------------------------------------- */

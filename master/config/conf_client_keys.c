@@ -11,10 +11,25 @@ struct seen {
 	struct conf_seen *names, *digests;
 };
 
+/* The files, by who needs their keys. */
+static const struct {
+	const char *key; /* that names the file */
+	const struct conf_keys *rows;
+} files[DOOR_N] = {
+	[DOOR_CLIENTS] = {"api_keys_file", &conf_client_key_keys},
+	[DOOR_OPERATORS] = {"admin.api_keys_file", &conf_admin_key_keys},
+};
+
 char *
-conf_api_keys_path(const struct conf *c)
+conf_api_keys_path(const struct conf *c, enum door door)
 {
-	return conf_beside(c->path, c->api_keys_file);
+	return conf_beside(c->path, c->api_keys_file[door]);
+}
+
+const char *
+conf_api_keys_key(enum door door)
+{
+	return files[door].key;
 }
 
 void
@@ -23,7 +38,8 @@ conf_client_keys_free(struct conf *c)
 	for (size_t i = 0; i < c->napi_keys; i++)
 		conf_values_free(&conf_client_key_keys, &c->api_keys[i]);
 	free(c->api_keys);
-	free(c->api_keys_text);
+	for (enum door door = 0; door < DOOR_N; door++)
+		free(c->api_keys_text[door].p);
 }
 
 bool
@@ -32,7 +48,7 @@ conf_client_key_equal(const struct conf_api_key *a, const struct conf_api_key *b
 	for (size_t i = 0; i < conf_client_key_keys.n; i++)
 		if (!conf_value_equal(&conf_client_key_keys.key[i], a, b))
 			return false;
-	return true;
+	return a->door == b->door;
 }
 
 bool
@@ -47,9 +63,11 @@ conf_client_keys_equal(const struct conf *a, const struct conf *b)
 }
 
 static int
-line_of(const int *lines, const char *key)
+line_of(const struct conf_api_key *k, const int *lines, const char *key)
 {
-	return lines[conf_key_row(&conf_client_key_keys, key) - conf_client_key_keys.key];
+	const struct conf_keys *rows = files[k->door].rows;
+
+	return lines[conf_key_row(rows, key) - rows->key];
 }
 
 /* A pool that is not there is a mistake: the key could use nothing. */
@@ -73,14 +91,14 @@ check_unique(struct conf_read *r, const struct conf *c, struct seen *seen, const
 
 	if (other != 0) {
 		(void)conf_enter(r, ".name");
-		return conf_fail(r, line_of(lines, "name"),
+		return conf_fail(r, line_of(k, lines, "name"),
 			"%s is already the name of the key in line %d", k->name,
 			c->api_keys[other - 1].line);
 	}
 	other = conf_seen_add(&seen->digests, k->sha256, own);
 	if (other != 0) {
 		(void)conf_enter(r, ".sha256");
-		return conf_fail(r, line_of(lines, "sha256"),
+		return conf_fail(r, line_of(k, lines, "sha256"),
 			"this is already the key of %s in line %d", c->api_keys[other - 1].name,
 			c->api_keys[other - 1].line);
 	}
@@ -88,38 +106,43 @@ check_unique(struct conf_read *r, const struct conf *c, struct seen *seen, const
 }
 
 static int
-read_key(struct conf_read *r, struct conf *c, yaml_node_t *item, struct seen *seen)
+read_key(struct conf_read *r, enum door door, yaml_node_t *item, struct seen *seen)
 {
+	struct conf *c = r->conf;
 	int lines[CONF_ENTRY_KEYS] = {0};
 	struct conf_api_key *k;
 
 	k = &c->api_keys[c->napi_keys++];
+	k->door = door;
 	k->line = conf_line(item);
-	if (conf_walk(r, &conf_client_key_keys, k, item, lines) != 0)
+	if (conf_walk(r, files[door].rows, k, item, lines) != 0)
 		return -1;
 	if (check_unique(r, c, seen, lines) != 0)
 		return -1;
-	return check_pools(r, c, k, line_of(lines, "pools"));
+	return door == DOOR_CLIENTS ? check_pools(r, c, k, line_of(k, lines, "pools")) : 0;
 }
 
 static int
-walk_file(struct conf_read *r, struct conf *c, yaml_node_t *root)
+walk_file(struct conf_read *r, enum door door, yaml_node_t *root)
 {
+	struct conf *c = r->conf;
 	const struct conf_key list = {.path = "", .type = CONF_T_API_KEYS, .max = 65536};
 	struct seen seen = {NULL, NULL};
 	yaml_node_t *item;
 	size_t n, mark;
 	int rc = 0;
 
-	/* An empty file would refuse all clients: that is written as []. */
+	/* An empty file would refuse all requests: that is written as []. */
 	if (root == NULL)
 		return conf_fail(r, 0, "the file is empty: for no keys write []");
 	if (conf_is_list(r, &list, root, &n) != 0)
 		return -1;
-	c->api_keys = mem_array(n, sizeof(*c->api_keys));
+	c->api_keys = mem_resize(c->api_keys, c->napi_keys + n, sizeof(*c->api_keys));
+	if (n > 0)
+		memset(c->api_keys + c->napi_keys, 0, n * sizeof(*c->api_keys));
 	for (size_t i = 0; rc == 0 && (item = conf_item(r, root, i)) != NULL; i++) {
 		mark = conf_enter_entry(r, i);
-		rc = read_key(r, c, item, &seen);
+		rc = read_key(r, door, item, &seen);
 		if (rc == 0)
 			conf_leave(r, mark);
 	}
@@ -130,41 +153,52 @@ walk_file(struct conf_read *r, struct conf *c, yaml_node_t *root)
 
 /* As it is now, or as it was for the configuration with the same text. */
 static int
-take_text(struct conf_read *r, const char *path)
+take_text(struct conf_read *r, enum door door, const char *path)
 {
 	struct conf *c = r->conf;
-	const size_t mark = conf_enter(r, "api_keys_file");
-	const int row = (int)(conf_key_row(&conf_root_keys, "api_keys_file") - conf_root_keys.key);
+	struct conf_text *text = &c->api_keys_text[door];
+	const size_t mark = conf_enter(r, "%s", files[door].key);
+	const int row = (int)(conf_key_row(&conf_root_keys, files[door].key) - conf_root_keys.key);
 
 	if (r->was != NULL && c->watch == 0) {
-		c->api_keys_text = mem_dup(r->was->api_keys_text, r->was->napi_keys_text);
-		c->napi_keys_text = r->was->napi_keys_text;
-	} else if (conf_yaml_read(r, path, c->key_lines[row], &c->api_keys_text,
-			   &c->napi_keys_text) != 0) {
+		text->p = mem_dup(r->was->api_keys_text[door].p, r->was->api_keys_text[door].n);
+		text->n = r->was->api_keys_text[door].n;
+	} else if (conf_yaml_read(r, path, c->key_lines[row], &text->p, &text->n) != 0) {
 		return -1;
 	}
 	conf_leave(r, mark);
 	return 0;
 }
 
-int
-conf_client_keys_read(struct conf_read *r)
+static int
+read_file(struct conf_read *r, enum door door)
 {
 	struct conf *c = r->conf;
+	const struct conf_text *text = &c->api_keys_text[door];
 	char *path;
 	int rc;
 
-	if (c->api_keys_file == NULL)
+	if (c->api_keys_file[door] == NULL)
 		return 0;
-	path = conf_api_keys_path(c);
+	path = conf_api_keys_path(c, door);
 	struct conf_read f = {.file = path, .err = r->err, .conf = c};
-	rc = take_text(r, path);
+	rc = take_text(r, door, path);
 	if (rc == 0)
-		rc = conf_yaml_load(&f, c->api_keys_text, c->napi_keys_text);
+		rc = conf_yaml_load(&f, text->p, text->n);
 	if (rc == 0) {
-		rc = walk_file(&f, c, yaml_document_get_root_node(&f.doc));
+		rc = walk_file(&f, door, yaml_document_get_root_node(&f.doc));
 		yaml_document_delete(&f.doc);
 	}
 	free(path);
+	return rc;
+}
+
+int
+conf_client_keys_read(struct conf_read *r)
+{
+	int rc = 0;
+
+	for (enum door door = 0; rc == 0 && door < DOOR_N; door++)
+		rc = read_file(r, door);
 	return rc;
 }

@@ -39,6 +39,8 @@ K("admin.socket_mode", MODE, admin_mode, 0, 0, "0600", LIVE,						\
 	"permissions of the unix sockets of admin.listen, in octal")					\
 K("admin.socket_group", TEXT, admin_group, 0, 255, "", LIVE,						\
 	"group of these sockets, by name; \"\": that of the process")					\
+K("admin.api_keys_file", FILE, api_keys_file[DOOR_OPERATORS], 0, 4095, "", LIVE,				\
+	"YAML list of {name, sha256, expires}: at admin.listen all paths but /live and /ready need one of these keys; read again on SIGHUP; \"\": they need none") \
 K("metrics_on_client_port", BOOL, live.metrics_on_client_port, 0, 0, "false", LIVE,			\
 	"/metrics is answered at the clients' addresses, too, although there is an admin.listen")			\
 L("tls.certificates", CERTIFICATES, tls.certificates, tls.ncertificates, 0, 64, "[]", GENERATION,	\
@@ -166,11 +168,11 @@ K("shared_memory.queue", COUNT, queue_slots, 0, 65536, "1024", RESTART,					\
 K("shared_memory.clients", CLIENTS, client_entries, 8, 65536, "4096", RESTART,				\
 	"clients whose limits are tracked at once; a multiple of 8")					\
 K("shared_memory.max_api_keys", COUNT, max_api_keys, 1, 65536, "1024", RESTART,				\
-	"keys in the api_keys_file")									\
-K("api_keys_file", FILE, api_keys_file, 0, 4095, "", LIVE,						\
+	"keys in the api_keys_file and the admin.api_keys_file together")				\
+K("api_keys_file", FILE, api_keys_file[DOOR_CLIENTS], 0, 4095, "", LIVE,						\
 	"YAML list of {name, sha256, ...}: clients need one of these keys; read again on SIGHUP; \"\": clients need none") \
 K("watch", BOOL, watch, 0, 0, "false", LIVE,								\
-	"true: a change of the api_keys_file is applied without SIGHUP")				\
+	"true: a change of the api_keys_file, or of the admin.api_keys_file, is applied without SIGHUP")	\
 L("pools", POOLS, pools, npools, 1, 256, NULL, LIVE,							\
 	"each pool is a set of prefill and decode engines for one or more models")
 
@@ -401,6 +403,15 @@ K("expires", DATE, terms.expires_s, 0, 0, "never", LIVE,						\
 	"date such as 2027-01-31, or 2027-01-31T12:00:00Z, from which on the key is refused")
 // clang-format on
 
+/* An entry of the admin.api_keys_file. */
+#define CONF_ADMIN_KEY_KEYS(K, L)                                                                  \
+	K("name", KEY_NAME, name, 1, CONF_KEY_NAME, NULL, LIVE, "name of the key in the log")      \
+	K("sha256", SHA256, sha256, 0, 0, NULL, LIVE,                                              \
+		"SHA-256 of the key in 64 hex digits, as `pdctl key new` writes it")               \
+	K("expires", DATE, terms.expires_s, 0, 0, "never", LIVE,                                   \
+		"date such as 2027-01-31, or 2027-01-31T12:00:00Z, from which on the key is refused")
+// clang-format on
+
 /* The form of a value; conf_value.c has a row for each. */
 enum conf_type {
 	CONF_T_COUNT,
@@ -500,6 +511,7 @@ extern const struct conf_keys conf_file_keys;        /* struct conf_endpoint */
 extern const struct conf_keys conf_dns_keys;         /* struct conf_dns */
 extern const struct conf_keys conf_certificate_keys; /* struct conf_certificate */
 extern const struct conf_keys conf_client_key_keys;  /* struct conf_api_key */
+extern const struct conf_keys conf_admin_key_keys;   /* the same */
 
 /* The default as a value, or NULL: the key is required, or its default is computed. */
 static inline const char *

@@ -225,12 +225,16 @@ check_limits(struct conf_read *r)
 	if (c->live.client_burst > 0 && c->live.client_rate.n == 0)
 		return fail_root(r, "client.burst", "client.rate",
 			"has no effect without client.rate: set client.rate too");
-	if (c->watch != 0 && c->api_keys_file == NULL)
+	if (c->watch != 0 && c->api_keys_file[DOOR_CLIENTS] == NULL &&
+		c->api_keys_file[DOOR_OPERATORS] == NULL)
 		return fail_root(r, "watch", "api_keys_file",
-			"has no effect without api_keys_file: a pool has a `watch` of its own");
+			"has no effect without api_keys_file or admin.api_keys_file: a pool has a `watch` of its own");
+	if (c->api_keys_file[DOOR_OPERATORS] != NULL && c->nadmin_listen == 0)
+		return fail_root(r, "admin.api_keys_file", "admin.listen",
+			"has no effect without admin.listen: set that too");
 	if (c->napi_keys > c->max_api_keys) {
 		(void)snprintf(what, sizeof(what),
-			"%zu keys in the api_keys_file are more than %u: write %zu or more",
+			"%zu keys in the api_keys_file and the admin.api_keys_file are more than %u: write %zu or more",
 			c->napi_keys, c->max_api_keys, c->napi_keys);
 		return fail_root(r, "shared_memory.max_api_keys", "api_keys_file", what);
 	}

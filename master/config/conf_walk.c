@@ -33,6 +33,7 @@ static const struct conf_key dns_rows[] = {CONF_DNS_KEYS(DNS, )};
 static const struct conf_key certificate_rows[] = {CONF_CERTIFICATE_KEYS(CERT)};
 static const struct conf_key file_rows[] = {CONF_FILE_KEYS(EP, )};
 static const struct conf_key client_key_rows[] = {CONF_CLIENT_KEY_KEYS(CLIENT_KEY, CLIENT_KEY_L)};
+static const struct conf_key admin_key_rows[] = {CONF_ADMIN_KEY_KEYS(CLIENT_KEY, )};
 
 _Static_assert(
 	sizeof(pool_rows) / sizeof(pool_rows[0]) <= CONF_ENTRY_KEYS, "lines[] of a list's entry");
@@ -50,6 +51,7 @@ const struct conf_keys conf_endpoint_keys = ROWS(endpoint_rows);
 const struct conf_keys conf_file_keys = ROWS(file_rows);
 const struct conf_keys conf_dns_keys = ROWS(dns_rows);
 const struct conf_keys conf_client_key_keys = ROWS(client_key_rows);
+const struct conf_keys conf_admin_key_keys = ROWS(admin_key_rows);
 const struct conf_keys conf_certificate_keys = ROWS(certificate_rows);
 
 void
@@ -423,6 +425,7 @@ home_of(const struct conf_keys *keys, const char *name)
 		{&conf_certificate_keys, "an entry of tls.certificates"},
 		{&conf_file_keys, "an entry of an endpoints_file"},
 		{&conf_client_key_keys, "an entry of the api_keys_file"},
+		{&conf_admin_key_keys, "an entry of the admin.api_keys_file"},
 	};
 
 	for (size_t i = 0; i < sizeof(homes) / sizeof(homes[0]); i++)

@@ -200,23 +200,27 @@ log_cut(struct publish *p, struct version_cut cut)
 	p->cut = cut;
 }
 
-/* The keys of clients, where the configuration is another one.  False: no arena is free. */
+/* The keys of clients and operators, where the configuration is another one.  False: no arena is free. */
 static bool
 publish_keys(struct publish *p)
 {
 	struct fleet *f = p->fleet;
 	const struct conf *conf = f->conf;
+	const bool needed[DOOR_N] = {
+		[DOOR_CLIENTS] = conf->api_keys_file[DOOR_CLIENTS] != NULL,
+		[DOOR_OPERATORS] = conf->api_keys_file[DOOR_OPERATORS] != NULL,
+	};
 	void *arena = NULL;
 	int r;
 
 	if (p->keys_config == f->config_number)
 		return true;
-	if (conf->api_keys_file != NULL) {
+	if (needed[DOOR_CLIENTS] || needed[DOOR_OPERATORS]) {
 		arena = rcu_keys_arena_get(f->writer);
 		if (arena == NULL)
 			return false;
 		r = api_keys_build(
-			arena, f->seg->keys_arena_bytes, conf->api_keys, conf->napi_keys);
+			arena, f->seg->keys_arena_bytes, conf->api_keys, conf->napi_keys, needed);
 		assert(r == 0); /* version_check() has seen them fit */
 	}
 	rcu_publish_keys(f->writer, arena);

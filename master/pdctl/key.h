@@ -1,4 +1,4 @@
-/* `pdctl key new NAME`: a new key for a client, and its row for the api_keys_file.  Asks no router. */
+/* `pdctl key new NAME`: a new key for a client, and its row for the api_keys_file, or the admin.api_keys_file.  Asks no router. */
 #pragma once
 
 /* `argv`: the words behind `key`, up to NULL.  Returns the exit code; 2: a wrong command line, after

@@ -50,7 +50,7 @@ static const struct {
 		"ends a drain or an ejection: ENDPOINT gets new requests again"},
 	{"fleet", 0, false, "the fleet file: pdctl fleet --help"},
 	{"key", 0, false,
-		"key new NAME: prints a new key for a client, and its row for the api_keys_file"},
+		"key new NAME: prints a new key, and its row for the api_keys_file or the admin.api_keys_file"},
 	{"ping", 0, false, "prints nothing; exits 0 if pdrouter answers"},
 	{"version", 0, false, "prints the version of pdctl"},
 };

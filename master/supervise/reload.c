@@ -193,11 +193,12 @@ static void
 watch_files(struct reload *r)
 {
 	const struct conf_tls *tls = &r->conf->tls;
-	char **paths = mem_array(r->conf->npools + 2 * tls->ncertificates + 2, sizeof(char *));
+	char **paths = mem_array(r->conf->npools + 2 * tls->ncertificates + 4, sizeof(char *));
 	size_t n = 0;
 
-	if (r->conf->watch)
-		paths[n++] = conf_api_keys_path(r->conf);
+	for (enum door door = 0; r->conf->watch && door < DOOR_N; door++)
+		if (r->conf->api_keys_file[door] != NULL)
+			paths[n++] = conf_api_keys_path(r->conf, door);
 	for (size_t i = 0; i < r->conf->npools; i++)
 		if (r->conf->pools[i].watch)
 			paths[n++] = conf_endpoints_path(r->conf, &r->conf->pools[i]);

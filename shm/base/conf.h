@@ -258,8 +258,12 @@ struct conf_key_terms {
 	uint64_t expires_s;         /* Unix time; 0: never */
 };
 
-/* A row of the api_keys_file. */
+/* Who comes through a listening socket: it decides which paths are answered there (worker/base/route.h). */
+enum door { DOOR_CLIENTS, DOOR_OPERATORS, DOOR_N };
+
+/* A row of the api_keys_file, or of the admin.api_keys_file. */
 struct conf_api_key {
+	enum door door; /* who needs one of these keys */
 	char *name;
 	char sha256[2 * CONF_SHA256 + 1]; /* of the key, in lower-case hex digits */
 	char **models; /* by name, or with `*` at the end: all that begin so; none: all */
@@ -269,9 +273,6 @@ struct conf_api_key {
 	struct conf_key_terms terms;
 	int line;
 };
-
-/* Who comes through a listening socket: it decides which paths are answered there (worker/base/route.h). */
-enum door { DOOR_CLIENTS, DOOR_OPERATORS, DOOR_N };
 
 /* What is spoken through a listening socket. */
 enum transport { TRANSPORT_TCP, TRANSPORT_TLS };
@@ -406,12 +407,14 @@ struct conf {
 	 * notifier; NULL: no notifier is needed */
 	char *notifier_key;
 
-	/* clients need one of the keys of this file; NULL: they need none */
-	char *api_keys_file;
-	uint32_t watch;      /* 1: a change of that file is applied without SIGHUP */
-	char *api_keys_text; /* of the file, napi_keys_text bytes; the master's */
-	size_t napi_keys_text;
-	struct conf_api_key *api_keys;
+	/* clients, and operators, need one of the keys of such a file; NULL: they need none */
+	char *api_keys_file[DOOR_N];
+	uint32_t watch; /* 1: a change of these files is applied without SIGHUP */
+	struct conf_text {
+		char *p; /* NULL: there is no such file */
+		size_t n;
+	} api_keys_text[DOOR_N];       /* of the files; the master's */
+	struct conf_api_key *api_keys; /* of both files, those of clients first */
 	size_t napi_keys;
 
 	struct conf_pool *pools;

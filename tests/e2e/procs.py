@@ -417,9 +417,11 @@ class Router(Process):
         host, _, port = listen[0].rpartition(":")
         return Client(port if host == "unix" else (host, int(port)))
 
+    operator_headers = ()
+
     def metrics(self, prefix="pdrouter_"):
         with self.operator() as c:
-            return parse_metrics(c.get("/metrics").body.decode(), prefix)
+            return parse_metrics(c.get("/metrics", self.operator_headers).body.decode(), prefix)
 
     def metric(self, name, **labels):
         """The sum over all series that carry these labels; None if there is none."""

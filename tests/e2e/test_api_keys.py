@@ -288,3 +288,45 @@ def test_a_new_key_and_its_row(world):
     assert r.complete(headers=[("Authorization", f"Bearer {key}")]).status == 200
     for wrong in "", "a b", "x" * 65:
         assert new_key(wrong).returncode == 2
+
+
+# --- operators ----------------------------------------------------------------------------------------------------------
+
+
+def of_operators(world, *rows, **keys):
+    path = world.dir / "operators.yaml"
+    path.write_text(yaml.safe_dump(list(rows)))
+    return {"admin": {"listen": [f"127.0.0.1:{free_port()}"], "api_keys_file": str(path)}, **keys}
+
+
+def test_operators_have_keys_of_their_own(world):
+    """No other key is good; /live and /ready, which supervisors ask, need none."""
+    r, _, _ = with_keys(world, row("alice"), **of_operators(world, row("grafana"), row("old", expires="2020-01-01")))
+    r.operator_headers = bearer("grafana")
+
+    def status(path, *headers):
+        with r.operator() as c:
+            return c.get(path, *headers).status
+    paths = ["/metrics", "/health", "/version", "/live", "/ready"]
+    for headers in [], bearer("alice"), bearer("old"):
+        assert [status(path, headers) for path in paths] == [401, 401, 401, 200, 200]
+    with r.operator() as c:
+        assert (a := c.get("/metrics"))["www-authenticate"] == "Bearer" and code(a) == (401, "invalid_api_key")
+        assert [c.get(path, bearer("grafana")).status for path in paths] == [200] * 5
+    assert code(r.complete(headers=bearer("grafana"))) == (401, "invalid_api_key")
+    assert r.complete(headers=bearer("alice")).status == 200
+
+
+def test_keys_of_operators_follow_their_file(world):
+    """Clients need none here.  What counts at once counts on open connections, too."""
+    r, _, _ = world.pd(**of_operators(world, row("one")), watch=True)
+    file = world.dir / "operators.yaml"
+    with r.operator() as c:
+        assert c.get("/metrics", bearer("one")).status == 200 and r.complete().status == 200
+        file.write_text(yaml.safe_dump([row("two")]))
+        wait("the other key", lambda: c.get("/metrics", bearer("two")).status == 200)
+        assert code(c.get("/metrics", bearer("one"))) == (401, "invalid_api_key")
+        r.operator_headers = bearer("two")
+        assert r.metric("generation") == 1
+        r.reload(watch=False, admin={"listen": r.config["admin"]["listen"]})
+        assert c.get("/metrics").status == 200

@@ -1,4 +1,5 @@
 """SIGHUP and `pdctl reload`: what is in flight is not touched, and a wrong file changes nothing."""
+import hashlib
 import re
 import signal
 import socket
@@ -315,12 +316,21 @@ def no_keys(r):
     return str(path)
 
 
+OPERATORS_KEY = "pdr-operators"
+
+
+def an_operators_key(r):
+    path = r.config_path.with_name("operators.yaml")
+    path.write_text(yaml.safe_dump([{"name": "one", "sha256": hashlib.sha256(OPERATORS_KEY.encode()).hexdigest()}]))
+    return str(path)
+
+
 def other_values(r):
     """For each key a value that it does not have."""
     pool, cert = {**r.config["pools"][0], "retries": 3}, Cert(r.world.dir, "localhost")
     return {
         "listen": [*r.config["listen"], f"127.0.0.1:{free_port()}"], "workers": 1,
-        "admin.listen": [f"127.0.0.1:{free_port()}"], "admin.socket_mode": "0660", "admin.socket_group": "no-such-group", "metrics_on_client_port": True, "tls.certificates": [cert.row()], "tls.listen": [f"127.0.0.1:{free_port()}"],
+        "admin.listen": [f"127.0.0.1:{free_port()}"], "admin.socket_mode": "0660", "admin.api_keys_file": an_operators_key(r), "admin.socket_group": "no-such-group", "metrics_on_client_port": True, "tls.certificates": [cert.row()], "tls.listen": [f"127.0.0.1:{free_port()}"],
         "tls.client_ca": cert.cert, "tls.min_version": 1.3, "tls.ciphers": "ECDHE-ECDSA-AES128-GCM-SHA256", "tls.max_handshakes": 9, "tls.watch": True, "cors.origins": ["https://a"], "cors.headers": ["X-A"], "cors.credentials": True, "limits.max_body": "1MiB", "limits.max_head": "16KiB",
         "limits.max_connections": 99, "limits.max_answer": "1MiB", "limits.max_fanout": 3, "limits.max_buffered": "256MiB",
         "client.head_timeout": "7s", "client.body_timeout": "7s", "client.idle_timeout": "7s", "client.write_timeout": "7s", "client.tcp_user": "7s",
@@ -342,7 +352,8 @@ COSTS = {"live": "live", "generation": "new generation", "restart": "restart"}
 
 
 def test_every_key_does_what_the_table_says(world):
-    r, _, _ = world.pd()
+    r, _, _ = world.pd(admin={"listen": [f"127.0.0.1:{free_port()}"]})
+    r.operator_headers = [("Authorization", f"Bearer {OPERATORS_KEY}")]
     values, table = other_values(r), table_of_keys()
     assert sorted(key for _, key in table) == sorted(values)
     generation = r.metric("generation")
@@ -351,7 +362,7 @@ def test_every_key_does_what_the_table_says(world):
         before = r.config
         r.change(**{section: {**r.config.get(section, {}), member: values[key]} if member else values[key]})
         shown = r.ctl("config", "diff").stdout
-        assert re.fullmatch(rf"{key}.*: .* -> .* \({COSTS[klass]}\)\n", shown), (klass, key, shown)
+        assert re.fullmatch(rf"{key}.*: .* -> .* \({COSTS[klass]}\)\n({key}\[one\]: added \(live\)\n)?", shown), (klass, key, shown)
         assert r.ctl("reload").returncode == 0
         generation += klass == "generation"
         assert r.metric("generation") == generation, (klass, key)

@@ -157,8 +157,10 @@ route_forwards(enum route r)
 }
 
 bool
-route_needs_key(enum route r)
+route_needs_key(enum route r, enum door door)
 {
+	if (door == DOOR_OPERATORS)
+		return r != ROUTE_LIVE && r != ROUTE_READY; /* supervisors ask these */
 	return route_forwards(r) || r == ROUTE_MODELS || r == ROUTE_MODEL;
 }
 

@@ -64,8 +64,8 @@ enum route_by route_by(enum route r);
 bool route_open(enum route r, enum door door, const struct conf *conf);
 /* Returns true for the paths that go to engines. */
 bool route_forwards(enum route r);
-/* Returns true for the paths that a client needs a key for, where there are keys. */
-bool route_needs_key(enum route r);
+/* Returns true for the paths that need a key of who comes through this door, where there are keys. */
+bool route_needs_key(enum route r, enum door door);
 /* What the router reads of a request's body. */
 enum route_body {
 	ROUTE_BODY_JSON, /* a JSON object */

@@ -181,7 +181,9 @@ refusal(struct req *req, const struct http_head *h, const char **detail)
 	if (!route_method_ok(req->job.facts.route, h->method, detail))
 		return END_METHOD;
 	*detail = NULL;
-	end = route_needs_key(req->job.facts.route) ? key_take(req, h, detail) : END_OK;
+	end = route_needs_key(req->job.facts.route, req->client->from.door)
+		      ? key_take(req, h, detail)
+		      : END_OK;
 	if (end != END_OK)
 		return end;
 	if (!route_forwards(req->job.facts.route))

@@ -43,6 +43,15 @@ key_of(const struct http_head *h)
 	return f != NULL ? f->value : (struct span){NULL, 0};
 }
 
+/* In the read section: the table, if who comes through this door needs a key; else NULL. */
+static const struct api_keys *
+keys_of(const struct worker *w, enum door door)
+{
+	const struct api_keys *keys = rcu_keys(w->seg);
+
+	return keys != NULL && keys->needed[door] ? keys : NULL;
+}
+
 static enum req_end
 refuse(const char *why, const char **ret_detail)
 {
@@ -61,26 +70,39 @@ check(const struct api_key *k, const char **ret_detail)
 	return END_OK;
 }
 
+/* Clients may need a key and operators none, or the other way round. */
+static bool
+needs_key(const struct worker *w, enum door door)
+{
+	bool needed;
+
+	(void)rcu_enter(w->seg, w->slot);
+	needed = keys_of(w, door) != NULL;
+	rcu_leave(w->seg, w->slot);
+	return needed;
+}
+
 enum req_end
 key_take(struct req *req, const struct http_head *h, const char **ret_detail)
 {
 	const struct worker *w = req->w;
+	const enum door door = req->client->from.door;
 	struct client_key key = {.tail = NULL};
 	const struct api_keys *keys;
 	const struct api_key *k;
 	struct span text;
 	enum req_end end = END_OK;
 
-	if (!rcu_has_keys(w->seg))
+	if (!rcu_has_keys(w->seg) || !needs_key(w, door))
 		return END_OK;
 	text = key_of(h);
 	if (text.n == 0)
 		return refuse(no_key, ret_detail);
 	key_seen_digest(&req->client->key_seen, text, key.sha256);
 	(void)rcu_enter(w->seg, w->slot);
-	keys = rcu_keys(w->seg);
+	keys = keys_of(w, door);
 	if (keys != NULL) { /* else it has just been removed */
-		k = api_keys_find(keys, key.sha256);
+		k = api_keys_find(keys, door, key.sha256);
 		end = check(k, ret_detail);
 		if (end == END_OK) {
 			memcpy(key.name, k->name, sizeof(key.name));
@@ -157,8 +179,8 @@ key_admit(struct req *req, const char **ret_detail)
 	if (req->key == NULL)
 		return END_OK;
 	t = rcu_enter(w->seg, w->slot);
-	keys = rcu_keys(w->seg);
-	k = keys != NULL ? api_keys_find(keys, req->key->sha256) : NULL;
+	keys = keys_of(w, DOOR_CLIENTS);
+	k = keys != NULL ? api_keys_find(keys, DOOR_CLIENTS, req->key->sha256) : NULL;
 	end = keys != NULL ? check(k, ret_detail) : END_OK;
 	if (end == END_OK && k != NULL) {
 		req->plan.priority_max = k->terms.priority_max;
@@ -183,8 +205,8 @@ key_has_model(const struct req *req, const char *model)
 	if (req->key == NULL)
 		return true;
 	t = rcu_enter(w->seg, w->slot);
-	keys = rcu_keys(w->seg);
-	k = keys != NULL ? api_keys_find(keys, req->key->sha256) : NULL;
+	keys = keys_of(w, DOOR_CLIENTS);
+	k = keys != NULL ? api_keys_find(keys, DOOR_CLIENTS, req->key->sha256) : NULL;
 	tp = t != NULL ? table_pool_by_model(t, model, &number) : NULL;
 	may = keys == NULL || (k != NULL && tp != NULL && api_key_has_pool(k, tp->name) &&
 				      api_key_has_model(k, model));

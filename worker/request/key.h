@@ -1,6 +1,6 @@
 /*
  * The key that a request came with: whether it may be served, and what the key allows (api_keys_file,
- * shm/api_keys.h).
+ * admin.api_keys_file, shm/api_keys.h).
  *
  * A key is looked up at the request's head, and once more when the body has named the model: so a key
  * that is removed or changed counts at once, on open connections too.

@@ -17,6 +17,7 @@
 #define MANY 1000
 
 static _Alignas(8) unsigned char arena[MANY * 1024];
+static const bool clients[DOOR_N] = {[DOOR_CLIENTS] = true};
 
 /* A key whose SHA-256 begins with `first` and ends with `last`. */
 static struct conf_api_key
@@ -44,13 +45,13 @@ find(uint32_t first, uint32_t last)
 	unsigned char digest[CONF_SHA256];
 
 	digest_of(first, last, digest);
-	return api_keys_find((const struct api_keys *)(const void *)arena, digest);
+	return api_keys_find((const struct api_keys *)(const void *)arena, DOOR_CLIENTS, digest);
 }
 
 static void
 build(const struct conf_api_key *keys, size_t n)
 {
-	cr_assert_eq(api_keys_build(arena, sizeof(arena), keys, n), 0);
+	cr_assert_eq(api_keys_build(arena, sizeof(arena), keys, n, clients), 0);
 	cr_assert(api_keys_intact((const void *)arena, sizeof(arena)));
 }
 
@@ -91,6 +92,26 @@ Test(shm_api_keys, keys_that_begin_alike)
 	cr_assert_null(find(8, 1));
 }
 
+Test(shm_api_keys, a_key_opens_the_door_of_its_file_alone)
+{
+	struct conf_api_key keys[] = {key_of("alice", 1, 1), key_of("grafana", 2, 2),
+		key_of("both", 3, 3), key_of("both", 3, 3)};
+	const struct api_keys *t = (const void *)arena;
+	unsigned char digest[CONF_SHA256];
+
+	keys[1].door = keys[3].door = DOOR_OPERATORS;
+	build(keys, 4);
+	cr_assert(t->needed[DOOR_CLIENTS] && !t->needed[DOOR_OPERATORS]);
+	cr_assert_null(find(2, 2));
+	digest_of(1, 1, digest);
+	cr_assert_null(api_keys_find(t, DOOR_OPERATORS, digest));
+	digest_of(2, 2, digest);
+	cr_assert_str_eq(api_keys_find(t, DOOR_OPERATORS, digest)->name, "grafana");
+	digest_of(3, 3, digest);
+	cr_assert_eq(find(3, 3)->door, DOOR_CLIENTS);
+	cr_assert_eq(api_keys_find(t, DOOR_OPERATORS, digest)->door, DOOR_OPERATORS);
+}
+
 Test(shm_api_keys, what_a_key_may_use)
 {
 	char llama[] = "llama", qwen[] = "qwen*", a[] = "a", *models[] = {llama, qwen},
@@ -124,11 +145,11 @@ Test(shm_api_keys, an_arena_has_room_for_its_number_of_keys)
 	long_name[sizeof(long_name) - 1] = '\0';
 	for (size_t i = 0; i < 8; i++)
 		models[i] = long_name;
-	cr_assert_eq(api_keys_build(arena, size, keys, 2), 0);
+	cr_assert_eq(api_keys_build(arena, size, keys, 2, clients), 0);
 	cr_assert_leq(api_keys_bytes(keys, 2), size);
 	keys[0].models = models;
 	keys[0].nmodels = 8;
-	cr_assert_eq(api_keys_build(arena, size, keys, 2), -ENOSPC);
+	cr_assert_eq(api_keys_build(arena, size, keys, 2, clients), -ENOSPC);
 	cr_assert_gt(api_keys_bytes(keys, 2), size);
 }
 
@@ -160,7 +181,7 @@ publish(struct rcu_writer *w, uint32_t n)
 	keys[0].terms.max_inflight = keys[1].terms.max_inflight = n;
 	while ((to = rcu_keys_arena_get(w)) == NULL)
 		(void)sched_yield();
-	cr_assert_eq(api_keys_build(to, seg->keys_arena_bytes, keys, 2), 0);
+	cr_assert_eq(api_keys_build(to, seg->keys_arena_bytes, keys, 2, clients), 0);
 	rcu_publish_keys(w, to);
 }
 
@@ -174,7 +195,7 @@ version_is_whole(const struct api_keys *t)
 	char name[16];
 
 	digest_of(n + 1, n + 1, digest);
-	k = api_keys_find(t, digest);
+	k = api_keys_find(t, DOOR_CLIENTS, digest);
 	(void)snprintf(name, sizeof(name), "key%u", n + 1);
 	return api_keys_intact(t, seg->keys_arena_bytes) && k != NULL &&
 	       strcmp(k->name, name) == 0 && k->terms.max_inflight == n;

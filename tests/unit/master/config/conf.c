@@ -2158,8 +2158,9 @@ Test(conf, every_key_is_written)
 		&conf_connector_keys, &conf_endpoint_keys, &conf_dns_keys};
 	/* of files, which have tests of their own; what has no value but the lists' entries */
 	static const char *const apart[] = {"tls.certificates", "tls.listen", "tls.client_ca",
-		"endpoints_file", "fleet_file", "engine_api_key_file", "api_keys_file", "watch",
-		"prefill_labels", "decode_labels", "mooncake", "p2p_nccl"};
+		"endpoints_file", "fleet_file", "engine_api_key_file", "api_keys_file",
+		"admin.api_keys_file", "watch", "prefill_labels", "decode_labels", "mooncake",
+		"p2p_nccl"};
 	char *text = written(c), name[64];
 
 	expect_round_trip(c, text);

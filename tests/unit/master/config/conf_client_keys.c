@@ -83,7 +83,7 @@ Test(conf_client_keys, no_key_is_written_as_an_empty_list)
 {
 	struct conf *c = load("[]\n");
 
-	cr_assert(c->api_keys_file != NULL && c->napi_keys == 0);
+	cr_assert(c->api_keys_file[DOOR_CLIENTS] != NULL && c->napi_keys == 0);
 	conf_free(&c);
 }
 
@@ -195,4 +195,40 @@ Test(conf_client_keys, dates)
 	}
 	for (size_t i = 0; i < NELEMS(bad); i++)
 		cr_expect(!conf_date_parse(bad[i], &s), "%s", bad[i]);
+}
+
+/* Each with its file; one name and one key may be in both. */
+Test(conf_client_keys, operators_have_a_file_of_their_own)
+{
+	struct conf *c, *next;
+	struct conf_error err;
+	char text[600];
+
+	put(path,
+		"admin: {listen: [\":1\"], api_keys_file: keys.yaml}\napi_keys_file: keys.yaml\n"
+		"pools:\n- {name: a, connector: nixl, prefill: [{url: http://p}], decode: [{url: http://d}]}\n");
+	c = load("- {name: grafana, sha256: " A ", expires: 2027-01-31}\n");
+	cr_assert_eq(c->napi_keys, 2);
+	cr_assert(c->api_keys[0].door == DOOR_CLIENTS && c->api_keys[1].door == DOOR_OPERATORS);
+	cr_assert_eq(c->api_keys[1].terms.expires_s, 1801353600);
+	next = load("- {name: grafana, sha256: " B ", expires: 2027-01-31}\n");
+	cr_assert_eq(conf_diff(c, next, NULL, NULL, &err), CONF_LIVE);
+	conf_free(&c);
+	conf_free(&next);
+	put(keys_path, "- {name: grafana, sha256: " A ", models: [m]}\n");
+	put(path,
+		"admin: {listen: [\":1\"], api_keys_file: keys.yaml}\n"
+		"pools:\n- {name: a, connector: nixl, prefill: [{url: http://p}], decode: [{url: http://d}]}\n");
+	cr_assert_eq(conf_load(path, &c, &err), -1);
+	cr_assert_not_null(
+		strstr(conf_error_text(&err, text, sizeof(text)), "[0].models: unknown key here"),
+		"%s", text);
+	put(keys_path, "[]\n");
+	put(path,
+		"admin: {api_keys_file: keys.yaml}\n"
+		"pools:\n- {name: a, connector: nixl, prefill: [{url: http://p}], decode: [{url: http://d}]}\n");
+	cr_assert_eq(conf_load(path, &c, &err), -1);
+	cr_assert_not_null(
+		strstr(conf_error_text(&err, text, sizeof(text)), "without admin.listen"), "%s",
+		text);
 }

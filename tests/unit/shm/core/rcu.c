@@ -65,7 +65,9 @@ publish_key(const char *name)
 
 	if (arena == NULL)
 		return false;
-	cr_assert_eq(api_keys_build(arena, seg->keys_arena_bytes, &key, 1), 0);
+	cr_assert_eq(api_keys_build(arena, seg->keys_arena_bytes, &key, 1,
+			     (const bool[DOOR_N]){true, false}),
+		0);
 	rcu_publish_keys(writer, arena);
 	return true;
 }
