@@ -45,6 +45,7 @@
 #include "shm/check.h"
 #include "shm/metrics.h"
 #include "shm/tickets.h"
+#include "shm/usage.h"
 #include "shm/core/seg.h"
 #include "shm/core/suspect.h"
 #include "worker/worker.h"
@@ -82,6 +83,7 @@ struct master {
 	struct conf *first;     /* until reload_first() takes it */
 	struct identity as;     /* of children */
 	struct seg *seg;
+	struct usage usage;
 	int *wake_fds; /* [process slots] */
 	struct event_base *base;
 	int signals; /* signalfd */
@@ -396,6 +398,7 @@ on_mend(evutil_socket_t fd, short what, void *arg)
 	check_mend(m->seg, &m->mended, MEND_US);
 	tickets_keep(m->seg, clock_ms());
 	have_reserve(m);
+	usage_report(&m->usage, m->seg, SLOT_MASTER(m->seg), clock_ms(), 0);
 }
 
 /* --- signals ------------------------------------------------------------------------------------ */
@@ -527,6 +530,7 @@ step_memory(struct master *m)
 	log_info("shared memory", LOG_U("bytes", m->seg->hdr->bytes),
 		LOG_U("slots", m->seg->hdr->nslots), LOG_U("max_endpoints", sizes.max_endpoints));
 	proc_slot_set(m->seg, SLOT_MASTER(m->seg), (uint64_t)getpid(), PROC_READY, 0);
+	usage_begin(&m->usage);
 	log_init("master", SLOT_MASTER(m->seg));
 	log_count_dropped(&seg_slab(m->seg, SLOT_MASTER(m->seg))->counters[M_LOG_DROPPED]);
 	(void)mem_reserve(

@@ -145,6 +145,7 @@ on_heartbeat(evutil_socket_t fd, short what, void *arg)
 	flag_restore(w->flags);
 	flag_collect(w->flags, kv_ready, w);
 	wait_restore(w);
+	usage_report(&w->usage, w->seg, w->slot, clock_ms(), listen_fds(w));
 }
 
 /* --- the master's messages --------------------------------------------------------------------- */
@@ -234,6 +235,7 @@ worker_new(const struct heritage *h)
 		return NULL;
 	w = MEM_NEW(struct worker);
 	w->h = h;
+	usage_begin(&w->usage);
 	w->followed = MEM_NEW(struct conf);
 	*w->followed = *h->conf; /* what it points to stays the heritage's */
 	w->conf = w->followed;

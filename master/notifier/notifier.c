@@ -25,6 +25,7 @@
 #include "shm/core/heritage.h"
 #include "shm/metrics.h"
 #include "shm/settings.h"
+#include "shm/usage.h"
 #include "shm/core/seg.h"
 
 #define HEARTBEAT_MS 500
@@ -44,6 +45,7 @@
 struct notifier {
 	const struct heritage *h;
 	struct metrics_slab *slab;
+	struct usage usage;
 	void *ctx;
 	struct socket {
 		void *zmq; /* NULL: not configured */
@@ -300,6 +302,7 @@ loop(struct notifier *n)
 		const int nitems = items_fill(n, items);
 
 		proc_heartbeat(n->h->seg, n->h->slot, clock_ms());
+		usage_report(&n->usage, n->h->seg, n->h->slot, clock_ms(), 0);
 		if (settings_get(n->h->seg, &n->live, &n->live_seq))
 			log_setup(n->live.log_level, n->live.log_format);
 		if (zmq_poll(items, nitems, more ? 0 : HEARTBEAT_MS) == -1 && errno != EINTR) {
@@ -496,6 +499,7 @@ notifier_main(const struct heritage *h)
 	int r;
 
 	bound_all(h);
+	usage_begin(&n.usage);
 	read_networks(&n);
 	announce_begin(h->seg); /* before any announcement can be read */
 	r = open_sockets(&n);

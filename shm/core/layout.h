@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 11
+#define SHM_VERSION 12
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -100,6 +100,8 @@ struct proc_slot {
 	_Alignas(SHM_LINE) char crash_note[SHM_CRASH_NOTE];
 	/* 1 + number of the system call that it was ended for; 0: none. W: owner; master zeroes */
 	uint64_t forbidden;
+	/* what it uses (shm/usage.h), once a second.  W: owner; master zeroes */
+	uint64_t cpu_us, resident_bytes, fds, max_fds, start_ms;
 };
 
 /* What the master knows of the process of a slot, read-only for all others. */

@@ -3,6 +3,7 @@ without it; the user that they become."""
 import os
 import pwd
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ def test_each_child_is_in_the_sandbox(world):
         assert had["NoNewPrivs"] == "1" and int(had["Seccomp_filters"]) == outer + (VARIANT != "asan")
         assert {had[f"Cap{which}"] for which in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
     assert r.complete().status == 200
+
+
+def test_each_process_says_what_it_uses(world):
+    """No other process could: children are not dumpable, and may open no file."""
+    r, _, _ = world.pd(workers=2, lmcache={"listen": f"tcp://127.0.0.1:{free_port()}"})
+    names = {"master", "notifier", "worker-0", "worker-1"}
+
+    def said(what):
+        return {labels["process"]: value for name, labels, value in r.metrics("process_") if name == f"process_{what}"}
+
+    wait("all have said it", lambda: set(said("start_time_seconds")) == names)
+    assert all(abs(v - time.time()) < 3600 for v in said("start_time_seconds").values())
+    assert set(said("resident_memory_bytes")) == names and min(said("resident_memory_bytes").values()) > 1e5
+    assert all(0 < v < 1000 for v in said("cpu_seconds_total").values())
+    open_fds, max_fds = said("open_fds"), said("max_fds")
+    assert set(max_fds) == names and {"worker-0", "worker-1"} <= set(open_fds)
+    assert all(3 <= n <= max_fds[process] for process, n in open_fds.items())
 
 
 def test_an_operator_can_turn_the_filter_off(world):

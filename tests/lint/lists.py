@@ -78,8 +78,8 @@ def metrics():
 
 
 def metric(at, kind, name):
-    if not re.fullmatch(r"pdrouter(_[a-z0-9]+)+", name):
-        faults.append(f"{at}: {name}: a name is pdrouter_ and lower case words, no colon")
+    if not re.fullmatch(r"(pdrouter|process)(_[a-z0-9]+)+", name):
+        faults.append(f"{at}: {name}: a name is pdrouter_ (process_ as in Prometheus' client libraries) and lower case words, no colon")
     if kind in ("COUNTERS", "TOKENS") and not name.endswith("_total"):
         faults.append(f"{at}: {name}: a counter ends with _total")
     if kind not in ("COUNTERS", "TOKENS") and name.endswith("_total"):

@@ -184,7 +184,7 @@ def words(text, label):
 
 def names():
     sources = "".join(read(p) for p in ["shm/metrics_list.h", *glob.glob("worker/*/*.c")])
-    have = set(re.findall(r'"(pdrouter_\w+)', sources))
+    have = set(re.findall(r'"((?:pdrouter|process)_\w+)', sources))
     reasons = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("worker/base/end_list.h"), re.M))
     causes = set(re.findall(r'^\tX\(\w+, "(\w+)"', read("shm/core/layout.h"), re.M))
     by = set(re.findall(r'pdrouter_rescued_total\{by=\\"(\w+)', sources))
@@ -194,7 +194,7 @@ def names():
                 faults.append(f"{path}: the router has no metric {name}")
     for path in (ALERTS, DASHBOARD, "tests/lint/monitoring.py"):
         text = read(path)
-        for name in sorted(set(re.findall(r"\bpdrouter_\w+", text))):
+        for name in sorted(set(re.findall(r"\b(?:pdrouter|process)_\w+", text))):
             if name not in have and re.sub(SUFFIXES, "", name) not in have:
                 faults.append(f"{path}: the router has no metric {name}")
         for word in set(words(text, "reason")) - reasons:

@@ -14,6 +14,7 @@
 #include "shm/base/conf.h"
 #include "shm/metrics.h"
 #include "shm/settings.h"
+#include "shm/usage.h"
 #include "worker/base/rounds.h"
 
 struct conf;
@@ -60,6 +61,7 @@ struct worker {
 	struct event_base *base;
 	struct connpool *connpool;
 	struct tls_server *tls; /* NULL: no client may speak TLS */
+	struct usage usage;
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 
 	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake;

@@ -41,16 +41,22 @@ count_fds(void)
 	return n;
 }
 
+uint64_t
+listen_fds(const struct worker *w)
+{
+	const uint64_t clients = w->nclients[DOOR_CLIENTS] + w->nclients[DOOR_OPERATORS];
+
+	return w->own_fds + clients + (uint64_t)w->gauges[G_UP_OPEN];
+}
+
 /* Returns true if only the descriptors for engines are left: a client that could be accepted
  * and not served waits better in the kernel's queue. */
 static bool
 few_fds(const struct worker *w)
 {
 	const uint64_t kept = w->max_fds / 8 < FDS_KEPT ? w->max_fds / 8 : FDS_KEPT;
-	const uint64_t clients = w->nclients[DOOR_CLIENTS] + w->nclients[DOOR_OPERATORS];
-	const uint64_t used = w->own_fds + clients + (uint64_t)w->gauges[G_UP_OPEN];
 
-	return used + kept >= w->max_fds;
+	return listen_fds(w) + kept >= w->max_fds;
 }
 
 static bool

@@ -19,6 +19,8 @@ struct worker;
  * it calls listen_update() after the accept. */
 void listen_init(struct worker *w, event_callback_fn on_accept);
 void listen_fini(struct worker *w);
+/* Open descriptors of the worker, as far as it counts them. */
+uint64_t listen_fds(const struct worker *w);
 /* Its entry of the heritage. */
 const struct door_fd *listen_of(const struct worker *w, int listen_fd);
 /* Starts or stops watching the sockets: call it after each accept and close, and when another

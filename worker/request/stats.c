@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "proto/wire/prom.h"
-#include "shm/core/heritage.h"
 #include "shm/exemplar.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
@@ -14,6 +13,7 @@
 #include "worker/base/end_list.h"
 #include "worker/base/route.h"
 #include "worker/request/stats_engines.h"
+#include "worker/request/stats_processes.h"
 
 #define PIECE_BYTES (64u << 10) /* a piece is not made longer; some 0.4 ms */
 #define PIECE_ENDPOINTS 16      /* endpoints between two looks at the length */
@@ -187,47 +187,6 @@ policies(struct worker *w, const struct exposition *x, const struct table_copy *
 		}
 }
 
-/* One of the kind without a filter makes it 0. */
-static void
-sandbox(const struct worker *w, const struct exposition *x)
-{
-	bool workers = true;
-	const uint32_t notifier = SLOT_NOTIFIER(w->seg);
-
-	for (uint32_t i = 0; i < SLOT_WORKERS(w->seg); i++)
-		if (proc_slot_state(w->seg, i) >= PROC_READY)
-			workers = workers && proc_is_sandboxed(w->seg, i);
-	exposition_heading(x, "pdrouter_sandbox", "gauge",
-		"1 where the system calls of all these processes are filtered.");
-	(void)evbuffer_add_printf(x->out, "pdrouter_sandbox{process=\"worker\"} %d\n", workers);
-	if (proc_slot_state(w->seg, notifier) >= PROC_READY)
-		(void)evbuffer_add_printf(x->out, "pdrouter_sandbox{process=\"notifier\"} %d\n",
-			proc_is_sandboxed(w->seg, notifier));
-}
-
-static void
-processes(struct worker *w, const struct exposition *x)
-{
-	uint32_t serving = 0, draining = 0;
-
-	for (uint32_t i = 0; i < SLOT_WORKERS(w->seg); i++) {
-		serving += proc_slot_state(w->seg, i) == PROC_READY;
-		draining += proc_slot_state(w->seg, i) == PROC_DRAINING;
-	}
-	exposition_heading(x, "pdrouter_workers", "gauge", "Workers that serve.");
-	(void)evbuffer_add_printf(x->out, "pdrouter_workers %u\n", serving);
-	exposition_heading(x, "pdrouter_workers_draining", "gauge",
-		"Workers of former generations that finish their requests.");
-	(void)evbuffer_add_printf(x->out, "pdrouter_workers_draining %u\n", draining);
-	sandbox(w, x);
-	exposition_heading(
-		x, "pdrouter_build_info", "gauge", "Version of the running program; always 1.");
-	(void)evbuffer_add_printf(x->out, "pdrouter_build_info{version=\"%s\"} 1\n", w->h->version);
-	exposition_heading(x, "pdrouter_generation", "gauge",
-		"Generation of the worker that answered this page.");
-	(void)evbuffer_add_printf(x->out, "pdrouter_generation %u\n", w->h->generation);
-}
-
 /* --- the page, piece by piece -------------------------------------------------------------------- */
 
 /* Writes a step of a section.  Returns true if that was its last one. */
@@ -236,7 +195,8 @@ typedef bool section_fn(struct stats *s, const struct exposition *x);
 static bool
 of_router(struct stats *s, const struct exposition *x)
 {
-	processes(s->w, x);
+	stats_processes(s->w, x);
+	stats_usage(s->w, x);
 	requests(s->w, x);
 	counters(s->w, x);
 	certificates(s->w, x);
