@@ -20,6 +20,7 @@
 
 #include "master/config/conf.h"
 #include "master/config/conf_address.h"
+#include "master/exporter/exporter.h"
 #include "master/supervise/child.h"
 #include "master/supervise/control.h"
 #include "master/supervise/drains.h"
@@ -62,12 +63,20 @@ notifier_key(const struct conf *conf)
 	return conf->notifier_key;
 }
 
+static const char *
+exporter_key(const struct conf *conf)
+{
+	return conf->trace_otlp;
+}
+
 /* clang-format off */
 static const struct proc_kind kinds[] = {
 	{ .name = "worker",   .main = worker_main,   .count = worker_count,        .restarts = M_WORKER_RESTARTS,
 	  .sandbox = SANDBOX_WORKER },
 	{ .name = "notifier", .main = notifier_main, .identity = notifier_key, .restarts = M_NOTIFIER_RESTARTS,
 	  .drains_last = true /* draining workers wait for notices */, .sandbox = SANDBOX_NOTIFIER },
+	{ .name = "exporter", .main = exporter_main, .identity = exporter_key, .restarts = M_EXPORTER_RESTARTS,
+	  .drains_last = true /* draining workers end spans */, .sandbox = SANDBOX_EXPORTER },
 	{ .name = NULL },
 };
 /* clang-format on */
@@ -513,6 +522,7 @@ step_memory(struct master *m)
 		.max_quotas = m->first->client_entries,
 		.queue_slots = m->first->queue_slots,
 		.max_api_keys = m->first->max_api_keys,
+		.span_bytes = (uint32_t)m->first->trace_ring_bytes,
 		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);
@@ -703,10 +713,10 @@ say_open_sandbox(const struct conf *conf, const struct identity *as)
 	const int r = conf->sandbox ? sandbox_possible() : 0;
 
 	if (!conf->sandbox || r != 0)
-		log_warn("workers and notifier run without a filter of system calls",
+		log_warn("workers, notifier and exporter run without a filter of system calls",
 			LOG_S("reason", r != 0 ? strerrordesc_np(-r) : "sandbox: false"));
 	if (as->uid == 0)
-		log_warn("workers and notifier run as root", LOG_S("cure", "user"));
+		log_warn("workers, notifier and exporter run as root", LOG_S("cure", "user"));
 }
 
 /* Without keys, who reaches an address may use the engines: said once. */

@@ -65,6 +65,10 @@
 	X(SCRAPES_FAILED, "pdrouter_scrapes_failed_total", "Engine /metrics pages without a load to believe.") \
 	X(WORKER_RESTARTS, "pdrouter_worker_restarts_total", "Workers that died and were started again.") \
 	X(NOTIFIER_RESTARTS, "pdrouter_notifier_restarts_total", "Notifiers that died and were started again.") \
+	X(EXPORTER_RESTARTS, "pdrouter_exporter_restarts_total", "Exporters that died and were started again.") \
+	X(SPANS_EXPORTED, "pdrouter_spans_exported_total", "Spans that the collector has taken.") \
+	X(SPANS_FAILED, "pdrouter_spans_failed_total", "Spans that the collector refused, or was not there to take.") \
+	X(SPANS_DROPPED, "pdrouter_spans_dropped_total", "Spans that found no room in tracing.ring.") \
 	X(RELOADS, "pdrouter_reloads_total", "Configurations put in force after the first.")            \
 	X(UPGRADES_FAILED, "pdrouter_upgrades_failed_total", "Upgrades after which this instance went on serving.") \
 	X(RELOADS_FAILED, "pdrouter_reloads_failed_total", "Configurations refused at a reload.")         \
@@ -82,6 +86,7 @@
 	X(REPAIRED_FLAGS, "pdrouter_memory_repaired_total{where=\"flags\"}", "") \
 	X(REPAIRED_ANNOUNCEMENTS, "pdrouter_memory_repaired_total{where=\"announcements\"}", "") \
 	X(REPAIRED_QUEUES, "pdrouter_memory_repaired_total{where=\"queues\"}", "") \
+	X(REPAIRED_SPANS, "pdrouter_memory_repaired_total{where=\"spans\"}", "") \
 	X(REPAIRED_METRICS, "pdrouter_memory_repaired_total{where=\"metrics\"}", "") \
 	X(LOG_DROPPED, "pdrouter_log_lines_dropped_total", "Log lines that were dropped because stderr took no bytes.")
 

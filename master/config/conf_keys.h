@@ -130,17 +130,21 @@ K("log_level", LOG_LEVEL, live.log_level, 0, 0, "info", LIVE,						\
 K("log_format", LOG_FORMAT, live.log_format, 0, 0, "logfmt", LIVE,					\
 	"logfmt (key=value) or json; off: errors alone")									\
 K("user", TEXT, user, 0, 255, "", RESTART,								\
-	"user of workers and notifier where pdrouter was started as root, by name or number; \"\": that of the start") \
+	"user of workers, notifier and exporter where pdrouter was started as root, by name or number; \"\": that of the start") \
 K("group", TEXT, group, 0, 255, "", RESTART,								\
 	"their group; \"\": that of `user`")									\
 K("sandbox", BOOL, sandbox, 0, 0, "true", RESTART,							\
-	"workers and notifier can make only the system calls that they need; false: where a new C library needs others") \
+	"workers, notifier and exporter can make only the system calls that they need; false: where a new C library needs others") \
 K("log_to", LOG_TO, log_to, 0, 0, "stderr", RESTART,							\
 	"stderr, or journald with each field as PDR_...")								\
 K("log_sample", PART, live.log_sample, 0, 0, "1", LIVE,						\
 	"part of the good requests that are logged, such as 0.01; all others always are")				\
 K("tracing.sample", PART, live.trace_sample, 0, 0, "0", LIVE,						\
 	"part of the requests without a traceparent of their client that get one")				\
+K("tracing.otlp", TEXT, trace_otlp, 0, 255, "", GENERATION,						\
+	"OTLP/HTTP collector that sampled traces are exported to, such as http://127.0.0.1:4318; \"\": none")	\
+K("tracing.ring", SIZE, trace_ring_bytes, 16 * CONF_KIB, 256 * CONF_MIB, "1MiB", RESTART,		\
+	"room for the finished spans of one worker until they are exported; a span without room is dropped") \
 K("control_socket", TEXT, control_socket, 0, 107, "/run/pdrouter/control.sock", RESTART,		\
 	"path of the socket that pdctl connects to; \"\": none")						\
 K("control_socket_mode", MODE, control_mode, 0, 0, "0600", LIVE,					\

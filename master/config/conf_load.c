@@ -1,5 +1,6 @@
 #include "master/config/conf.h"
 
+#include <arpa/inet.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include "master/config/conf_client_keys.h"
 #include "master/config/conf_read.h"
 #include "master/config/conf_tls.h"
+#include "proto/http/http.h"
 #include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
 #include "shm/base/net.h"
@@ -244,6 +246,24 @@ check_limits(struct conf_read *r)
 	return 0;
 }
 
+/* The exporter looks up no names: it could make no system call for them. */
+static int
+check_tracing(struct conf_read *r)
+{
+	const char *url = r->conf->trace_otlp, *why = NULL;
+	struct http_url parsed;
+	unsigned char ip[16];
+
+	if (url == NULL)
+		return 0;
+	if (strncmp(url, "https://", 8) == 0)
+		why = "https is not spoken: name a collector on this host, which can speak it";
+	else if (http_url_parse(url, &parsed, &why) == 0 &&
+		 inet_pton(parsed.ipv6 ? AF_INET6 : AF_INET, parsed.host, ip) != 1)
+		why = "needs an address such as http://127.0.0.1:4318, not a host name";
+	return why == NULL ? 0 : fail_root(r, "tracing.otlp", "tracing.otlp", why);
+}
+
 int
 conf_finish(struct conf_read *r)
 {
@@ -251,7 +271,8 @@ conf_finish(struct conf_read *r)
 	char what[CONF_WHAT];
 	size_t n = 0;
 
-	if (set_lmcache_listen(r) != 0 || check_limits(r) != 0 || check_admin_listen(r) != 0)
+	if (set_lmcache_listen(r) != 0 || check_limits(r) != 0 || check_admin_listen(r) != 0 ||
+		check_tracing(r) != 0)
 		return -1;
 	set_notifier_key(c);
 	set_proxies(c);

@@ -16,7 +16,8 @@ struct conf;
 struct proc_kind {
 	const char *name;                     /* in log lines and as the process's name */
 	int (*main)(const struct heritage *); /* returns an exit code (enum child_exit) */
-	/* How many processes make a generation.  NULL: a single one outside the generations, see below. */
+	/* How many processes make a generation.  NULL: a single one outside the generations, see below; the first of these
+	 * kinds has SLOT_NOTIFIER, the second SLOT_EXPORTER. */
 	uint32_t (*count)(const struct conf *);
 	/* A single process: the text that makes it another one when it changes; NULL: none is wanted. */
 	const char *(*identity)(const struct conf *);

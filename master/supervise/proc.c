@@ -163,6 +163,7 @@ be_child(const struct proc *p, int channel)
 {
 	const struct proc_env *env = p->env;
 	const struct generation *g = p->gen;
+	const bool notifier = p->slot == SLOT_NOTIFIER(env->seg);
 	const struct heritage h = {
 		.conf = g != NULL ? g->conf : env->conf,
 		.seg = env->seg,
@@ -173,9 +174,9 @@ be_child(const struct proc *p, int channel)
 		.listen = g != NULL ? g->fds : NULL,
 		.nlisten = g != NULL ? g->nfds : 0,
 		.wake_fds = env->wake_fds,
-		.notices_from = g == NULL ? env->notices_from : 0,
+		.notices_from = notifier ? env->notices_from : 0,
 		.notices_to = env->notices_to,
-		.nnotices_to = g == NULL ? env->nnotices_to : 0,
+		.nnotices_to = notifier ? env->nnotices_to : 0,
 		.version = PDROUTER_VERSION,
 		.as = &env->as,
 		.kind = p->kind->sandbox,

@@ -36,7 +36,7 @@ struct procs {
 	struct event *ev_stall;
 	uint64_t stall_tick_ms; /* when ev_stall last ran */
 	uint64_t no_stall_before_ms;
-	uint32_t nprocs;     /* worker slots + the single one */
+	uint32_t nprocs;     /* worker slots + the single ones */
 	struct proc procs[]; /* indexed by process slot */
 };
 
@@ -280,7 +280,7 @@ single_sync(const struct procs *ps, struct proc *p)
 {
 	const char *want = single_is_needed(ps, p) ? p->kind->identity(ps->env.conf) : NULL;
 
-	if (want != NULL && ps->env.notices_from != 0)
+	if (want != NULL && ps->env.notices_from != 0 && p->slot == SLOT_NOTIFIER(ps->env.seg))
 		want = REPLACED;
 	if (p->state != PS_IDLE && (want == NULL || strcmp(want, p->identity) != 0))
 		proc_post(p, PE_DRAIN);
@@ -293,10 +293,9 @@ single_sync(const struct procs *ps, struct proc *p)
 static void
 singles_sync(struct procs *ps)
 {
-	struct proc *p = &ps->procs[SLOT_NOTIFIER(ps->env.seg)];
-
-	if (p->kind != NULL)
-		single_sync(ps, p);
+	for (uint32_t i = SLOT_WORKERS(ps->env.seg); i < ps->nprocs; i++)
+		if (ps->procs[i].kind != NULL)
+			single_sync(ps, &ps->procs[i]);
 }
 
 void
@@ -320,7 +319,8 @@ procs_conf_set(struct procs *ps, const struct conf *conf, uint32_t generation)
 				conf->reload_drain_ms != 0 ? conf->reload_drain_ms
 							   : GENERATION_NO_END);
 	}
-	ps->procs[SLOT_NOTIFIER(ps->env.seg)].refused = false;
+	for (uint32_t i = SLOT_WORKERS(ps->env.seg); i < ps->nprocs; i++)
+		ps->procs[i].refused = false;
 	singles_sync(ps);
 }
 
@@ -415,7 +415,7 @@ struct procs *
 procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kinds,
 	const int *wake_fds, const struct procs_hooks *hooks)
 {
-	uint32_t n = SLOT_NOTIFIER(seg) + 1;
+	uint32_t n = SLOT_MASTER(seg), single = SLOT_WORKERS(seg);
 	struct procs *ps = mem_zero(sizeof(*ps) + n * sizeof(ps->procs[0]));
 	struct timeval tick = clock_tv(STALL_TICK_MS);
 
@@ -435,8 +435,10 @@ procs_new(struct event_base *base, struct seg *seg, const struct proc_kind *kind
 	for (uint32_t i = 0; i < n; i++)
 		proc_init(&ps->procs[i], &ps->env, i);
 	for (const struct proc_kind *k = kinds; k->name != NULL; k++)
-		if (k->identity != NULL)
-			ps->procs[SLOT_NOTIFIER(seg)].kind = k; /* the segment has room for one */
+		if (k->identity != NULL) {
+			assert(single < n); /* the segment has room for it */
+			ps->procs[single++].kind = k;
+		}
 	ps->stall_tick_ms = clock_ms();
 	(void)event_add(ps->ev_stall, &tick);
 	return ps;

@@ -2,7 +2,7 @@
  * What a child may still do once it serves: the system calls of one table, each with the arguments that are
  * needed.  Any other call ends the child, and the master's log has the call's name.
  *
- * Process: worker, notifier; sandbox_possible() and sandbox_call_name(): master.
+ * Process: worker, notifier, exporter; sandbox_possible() and sandbox_call_name(): master.
  */
 #pragma once
 #include <stdint.h>

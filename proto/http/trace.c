@@ -29,6 +29,17 @@ is_id(const char *p, size_t n)
 	return any != 0;
 }
 
+/* Returns the number of 16 hex digits. */
+static uint64_t
+number(const char *p)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < 16; i++)
+		n = n << 4 | (uint64_t)digit(p[i]);
+	return n;
+}
+
 static bool
 is_version(const char *p, size_t n)
 {
@@ -48,6 +59,7 @@ trace_read(const char *p, size_t n, struct trace *ret)
 		digit(p[AT_FLAGS]) < 0 || digit(p[AT_FLAGS + 1]) < 0)
 		return false;
 	memcpy(ret->id, p + AT_ID, TRACE_ID);
+	ret->parent = number(p + AT_SPAN);
 	ret->flags = (uint8_t)(digit(p[AT_FLAGS]) * 16 + digit(p[AT_FLAGS + 1]));
 	return true;
 }

@@ -15,6 +15,8 @@
 struct trace {
 	char id[TRACE_ID + 1]; /* lower-case hex; "": the request has no trace */
 	uint8_t flags;
+	uint64_t parent; /* the client's span; 0: none, or not known */
+	uint64_t span;   /* the request's own, where its spans are exported; 0: they are not */
 };
 
 #define TRACE_SAMPLED 1u

@@ -406,6 +406,8 @@ struct conf {
 	/* all settings that a notifier reads at its start, as one text: a change starts a new
 	 * notifier; NULL: no notifier is needed */
 	char *notifier_key;
+	char *trace_otlp;          /* URL of the collector of spans, or NULL: no exporter */
+	uint64_t trace_ring_bytes; /* room for the finished spans of one worker */
 
 	/* clients, and operators, need one of the keys of such a file; NULL: they need none */
 	char *api_keys_file[DOOR_N];

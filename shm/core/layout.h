@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 12
+#define SHM_VERSION 13
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -32,16 +32,18 @@ struct shm_header { /* W: master, before any fork */
 	uint32_t max_quotas;
 	uint32_t queue_slots;
 	uint32_t max_api_keys;
-	uint32_t nslots;   /* process slots: 2 x max_workers + SLOT_EXTRA */
-	uint32_t instance; /* 1, and 1 more with each upgrade; stands in the nonces of flags */
+	uint32_t span_bytes; /* of a worker's ring of spans */
+	uint32_t nslots;     /* process slots: 2 x max_workers + SLOT_EXTRA */
+	uint32_t instance;   /* 1, and 1 more with each upgrade; stands in the nonces of flags */
 	uint64_t bytes;
 	uint64_t build;   /* hash of the build id: a segment of another build is refused */
 	uint64_t seed[2]; /* drawn at the start: what clients' names are hashed with */
 };
 
-/* Process slots: workers of all generations, then the notifier, then the master. */
-#define SLOT_EXTRA 2
-#define SLOT_NOTIFIER(seg) ((seg)->hdr->nslots - 2)
+/* Process slots: workers of all generations, then the single processes, then the master. */
+#define SLOT_EXTRA 3
+#define SLOT_NOTIFIER(seg) ((seg)->hdr->nslots - 3)
+#define SLOT_EXPORTER(seg) ((seg)->hdr->nslots - 2)
 #define SLOT_MASTER(seg) ((seg)->hdr->nslots - 1)
 #define SLOT_WORKERS(seg) ((seg)->hdr->nslots - SLOT_EXTRA) /* worker slots are 0 .. this - 1 */
 
@@ -291,6 +293,15 @@ struct announced {                       /* announce.c */
 	uint64_t role;                   /* enum role */
 	char http[ANNOUNCED_ADDRESS];    /* where it serves HTTP */
 	char kv[ANNOUNCED_ADDRESS];      /* its ZMQ/NCCL address, which request ids carry */
+};
+
+/* Finished spans of one worker slot (spans.c): positions count bytes, and never go back. */
+struct span_ring {
+	/* the end of the last record.  W: its worker */
+	_Alignas(SHM_LINE) uint64_t written;
+	/* records before it are done with.  W: exporter */
+	_Alignas(SHM_LINE) uint64_t read;
+	/* followed by span_bytes bytes */
 };
 
 struct flag_slot { /* flags_per_worker per worker slot */

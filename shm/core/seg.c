@@ -28,6 +28,7 @@
 #define MAX_QUOTAS 65536    /* 16 bits of a journal word, load.c */
 #define MAX_QUEUE 65536     /* slots of one pool */
 #define MAX_API_KEYS 65536
+#define MAX_SPAN_BYTES (256u << 20)
 #define MAX_POOLS 4096 /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 
 /* Every version must find these two at the same offsets, or it could not refuse the others. */
@@ -61,6 +62,7 @@ static_assert(sizeof(struct announced) == 2 * SHM_LINE, "as drawn in shm/README"
 static_assert(offsetof(struct announced, kv) == 24 + ANNOUNCED_ADDRESS, "as drawn in shm/README");
 static_assert(ANNOUNCED_ADDRESS % sizeof(uint64_t) == 0, "texts are copied word by word");
 static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a line");
+static_assert(sizeof(struct span_ring) == 2 * SHM_LINE, "worker and exporter write a line each");
 static_assert(sizeof(struct queue_head) == 2 * SHM_LINE,
 	"releases read one line, entries write the other");
 
@@ -93,6 +95,7 @@ enum part {
 	PART_FALLBACKS,
 	PART_EXEMPLARS,
 	PART_SLABS,
+	PART_SPANS,
 	PART_N
 };
 static_assert(PART_N == SEG_NPARTS, "one row per part");
@@ -169,6 +172,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_FALLBACKS]  = { "fallbacks", 0, s->max_pools * sizeof(struct fallback) },
 		[PART_EXEMPLARS]  = { "exemplars", 0, s->max_pools * METRIC_EXEMPLAR_BYTES },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
+		[PART_SPANS]      = { "spans", 0, workers * (sizeof(struct span_ring) + s->span_bytes) },
 	};
 	// clang-format on
 	size_t at = 0;
@@ -201,7 +205,8 @@ sizes_possible(const struct seg_sizes *s)
 	       s->max_pools <= MAX_POOLS && s->flags_per_worker >= 64 &&
 	       s->flags_per_worker <= MAX_FLAGS && s->flags_per_worker % 64 == 0 &&
 	       s->max_quotas <= MAX_QUOTAS && s->max_quotas % QUOTA_WAYS == 0 &&
-	       s->queue_slots <= MAX_QUEUE && s->max_api_keys <= MAX_API_KEYS;
+	       s->queue_slots <= MAX_QUEUE && s->max_api_keys <= MAX_API_KEYS &&
+	       s->span_bytes <= MAX_SPAN_BYTES && s->span_bytes % SHM_LINE == 0;
 }
 
 static struct seg *
@@ -235,6 +240,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->fallbacks = AT(PART_FALLBACKS);
 	seg->exemplars = AT(PART_EXEMPLARS);
 	seg->slabs = AT(PART_SLABS);
+	seg->spans = AT(PART_SPANS);
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);
 	seg->keys_arenas = AT(PART_KEYS_ARENAS);
@@ -320,6 +326,7 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.max_quotas = sizes->max_quotas,
 		.queue_slots = sizes->queue_slots,
 		.max_api_keys = sizes->max_api_keys,
+		.span_bytes = sizes->span_bytes,
 		.nslots = worker_slots(sizes) + SLOT_EXTRA,
 		.instance = sizes->instance,
 		.bytes = bytes,
@@ -378,6 +385,7 @@ seg_check(const struct shm_header *hdr, uint64_t build)
 		.max_quotas = hdr->max_quotas,
 		.queue_slots = hdr->queue_slots,
 		.max_api_keys = hdr->max_api_keys,
+		.span_bytes = hdr->span_bytes,
 	};
 
 	if (hdr->magic != SHM_MAGIC || hdr->version != SHM_VERSION || hdr->build != build)

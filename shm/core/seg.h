@@ -23,7 +23,8 @@ struct seg_sizes {
 	uint32_t max_quotas;  /* a multiple of QUOTA_WAYS; 0: none is limited */
 	uint32_t queue_slots; /* per pool; 0: no request can wait */
 	uint32_t max_api_keys;
-	uint32_t instance; /* whose segment this is; no size */
+	uint32_t span_bytes; /* per worker; a multiple of SHM_LINE */
+	uint32_t instance;   /* whose segment this is; no size */
 };
 
 struct seg {
@@ -51,6 +52,7 @@ struct seg {
 	/* [max_pools][METRIC_EXEMPLARS][METRIC_BUCKETS + 1]: shm/exemplar.h */
 	struct exemplar_words *exemplars;
 	unsigned char *slabs; /* [nslots] metrics slabs: seg_slab() */
+	unsigned char *spans;        /* [worker slots] rings: seg_span_ring() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
 	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */
@@ -70,7 +72,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 26
+#define SEG_NPARTS 27
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);
@@ -118,6 +120,20 @@ static inline struct metrics_slab *
 seg_slab(const struct seg *seg, uint32_t slot)
 {
 	return (struct metrics_slab *)(void *)(seg->slabs + (size_t)slot * seg->slab_bytes);
+}
+
+static inline struct span_ring *
+seg_span_ring(const struct seg *seg, uint32_t worker)
+{
+	const size_t bytes = sizeof(struct span_ring) + seg->hdr->span_bytes;
+
+	return (struct span_ring *)(void *)(seg->spans + worker * bytes);
+}
+
+static inline unsigned char *
+seg_span_data(const struct seg *seg, uint32_t worker)
+{
+	return (unsigned char *)(seg_span_ring(seg, worker) + 1);
 }
 
 static inline struct queue_head *

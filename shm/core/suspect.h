@@ -21,6 +21,7 @@
 	X(FLAGS, "flags")                                                                               \
 	X(ANNOUNCEMENTS, "announcements")                                                               \
 	X(QUEUES, "queues")                                                                             \
+	X(SPANS, "spans")                                                                               \
 	X(METRICS, "metrics")
 /* clang-format on */
 #define SUSPECT_ENUM(id, name) SUSPECT_##id,

@@ -535,7 +535,7 @@ class Router(Process):
             if self.control.exists():
                 self.look_over()
             if not self.murdered:
-                assert self.metric("worker_restarts_total") + self.metric("notifier_restarts_total") == 0, "something crashed"
+                assert sum(self.metric(f"{kind}_restarts_total") for kind in ("worker", "notifier", "exporter")) == 0, "something crashed"
         pids = tree(self.pid) if self.p.poll() is None else []
         code = self.stop(timeout=15)
         assert code == 0, f"pdrouter exited with {code}:\n{self.log()[-4000:]}"

@@ -338,7 +338,7 @@ def other_values(r):
         "upstream.max_idle": 5, "drain_timeout": "7s", "reload_drain_timeout": "9s",
         "upgrade_drain_timeout": "9s", "upgrade_trial": "9s", "worker_watchdog": "9s", "stats_interval": "300ms",
         "health_interval": "150ms", "health_timeout": "900ms", "rise": 2, "fall": 4, "dns_servers": ["127.0.0.1:5"], "log_level": "debug",
-        "log_format": "logfmt", "log_to": "journald", "log_sample": 0.5, "tracing.sample": 0.25, "user": "nobody", "group": "nogroup",
+        "log_format": "logfmt", "log_to": "journald", "log_sample": 0.5, "tracing.sample": 0.25, "tracing.otlp": "http://127.0.0.1:9", "tracing.ring": "64KiB", "user": "nobody", "group": "nogroup",
         "sandbox": False, "control_socket": "/nowhere", "control_socket_mode": "0660",
         "control_socket_group": "no-such-group", "state_file": "/nowhere",
         "lmcache.listen": f"tcp://127.0.0.1:{free_port()}",

@@ -93,7 +93,7 @@ def test_each_process_says_what_it_uses(world):
 def test_an_operator_can_turn_the_filter_off(world):
     r, _, _ = world.pd(sandbox=False)
     assert sandboxes(r) == {"worker": 0} and r.complete().status == 200
-    (line,) = r.lines("workers and notifier run without a filter of system calls")
+    (line,) = r.lines("workers, notifier and exporter run without a filter of system calls")
     assert line["level"] == "warn" and line["reason"] == "sandbox: false"
 
 
@@ -104,7 +104,7 @@ def test_started_as_root_children_become_another_user(world):
     for pid in [*r.children(), notifier]:
         had, uid = status(pid), str(pwd.getpwnam("nobody").pw_uid)
         assert had["Uid"].split() == [uid] * 4 and had["Groups"].strip() == "" and had["CapBnd"] == "0" * 16
-    assert r.complete().status == 200 and not r.lines("workers and notifier run as root")
+    assert r.complete().status == 200 and not r.lines("workers, notifier and exporter run as root")
     assert status(r.pid)["Uid"].split()[0] == "0", "the master serves them"
 
 

@@ -59,6 +59,7 @@ HEALTHY = {
     "pdrouter_kv_ready_timeouts_total": "2x80",
     "pdrouter_worker_restarts_total": "1x80",
     "pdrouter_notifier_restarts_total": "0x80",
+    "pdrouter_exporter_restarts_total": "0x80",
     'pdrouter_sandbox{process="worker"}': "1x80",
     "pdrouter_reloads_failed_total": "1x80",
     "pdrouter_upgrades_failed_total": "1x40 0x40",  # the next upgrade went well; a new instance counts from 0

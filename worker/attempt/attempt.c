@@ -10,6 +10,7 @@
 #include "shm/core/seg.h"
 #include "shm/load.h"
 #include "shm/restart.h"
+#include "worker/attempt/leg_span.h"
 #include "worker/base/core.h"
 #include "worker/net/connpool.h"
 
@@ -268,6 +269,7 @@ attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind)
 	for (enum leg_kind k = 0; k < LEG_N; k++)
 		leg_ready(a, k, job->leg_ops);
 	sse_init(&a->sse);
+	a->spans = leg_spans_new(job->w, &job->facts);
 	return a;
 }
 
@@ -391,6 +393,7 @@ attempt_end(struct attempt *a)
 	attempt_set_kv(a, KV_NONE);
 	attempt_unlock_lookup(a);
 	transfer_drop_flag(&a->t, false);
+	leg_spans_end(a->spans);
 	for (enum leg_kind k = 0; k < LEG_N; k++)
 		leg_end(&a->leg[k]);
 	for (enum role r = 0; r < ROLE_N; r++)
@@ -412,6 +415,7 @@ attempt_free(struct attempt *a)
 	transfer_fini(&a->t);
 	membuf_free(&a->event);
 	free(a->own_facts);
+	leg_spans_free(&a->spans);
 	free(a);
 }
 

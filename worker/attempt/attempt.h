@@ -33,13 +33,11 @@
 #include "shm/blame.h"
 #include "shm/metrics.h"
 #include "worker/attempt/job.h"
+#include "worker/attempt/leg_kind.h"
 #include "worker/base/end_list.h"
 #include "worker/handshake/transfer.h"
 #include "worker/net/leg.h"
 #include "worker/schedule/reservation.h"
-
-/* The first two are roles: enum role converts. */
-enum leg_kind { LEG_PREFILL = ROLE_PREFILL, LEG_DECODE = ROLE_DECODE, LEG_LOOKUP, LEG_N };
 
 enum attempt_life {
 	ATTEMPT_SERVING,  /* its branch waits for its answer */
@@ -119,6 +117,8 @@ struct timing {
 	uint64_t stretch_us, stretch_events;
 };
 
+struct leg_spans;
+
 struct attempt {
 	struct worker *w;
 	struct branch *branch; /* NULL once detached */
@@ -154,9 +154,10 @@ struct attempt {
 	/* Fact about sent bytes, set once: decode was sent the request that only frees KV. */
 	bool release_sent;
 
-	uint32_t decode_sends; /* how often decode was sent its request under the current id */
-	struct sse sse;        /* of the decode answer */
-	struct timing timing;  /* how long the engines take */
+	uint32_t decode_sends;   /* how often decode was sent its request under the current id */
+	struct sse sse;          /* of the decode answer */
+	struct timing timing;    /* how long the engines take */
+	struct leg_spans *spans; /* of a trace that is exported; else NULL */
 	/* tokens of the prompt as the prefill engine counts them; USAGE_NONE: not known */
 	uint64_t prompt_tokens, cached_tokens;
 	struct usage_tail tail; /* of the decode answer, for its usage */

@@ -5,6 +5,7 @@
 #include "shm/restart.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/failover.h"
+#include "worker/attempt/leg_span.h"
 #include "worker/base/core.h"
 #include "worker/base/lines.h"
 #include "worker/handshake/edit.h"
@@ -27,13 +28,15 @@ put_path(struct lines *l, const struct facts *f)
 
 /* Each request to an engine is a span of its own. */
 static void
-put_trace(struct lines *l, const struct trace *t)
+put_trace(struct lines *l, struct attempt *a, enum leg_kind kind)
 {
+	const struct trace *t = &a->t.of.facts->trace;
+	const struct leg_sent leg = {.url = a->leg[kind].ep->url,
+		.request_id = a->t.id,
+		.tries = a->branch == NULL ? 0 : a->branch->job->tries};
 	char parent[TRACE_PARENT];
 
-	if (t->id[0] == '\0')
-		return;
-	trace_write(t, rnd_u64(), parent);
+	trace_write(t, a->spans != NULL ? leg_span_begin(a->spans, kind, &leg) : rnd_u64(), parent);
 	lines_put(l, "\r\ntraceparent: ");
 	lines_add(l, parent, sizeof(parent));
 }
@@ -43,7 +46,7 @@ static void
 lines(struct leg *leg, struct leg_message *m, const char *method, const char *path,
 	const char *query)
 {
-	const struct attempt *a = leg->owner;
+	struct attempt *a = leg->owner;
 	const enum leg_kind kind = attempt_leg_kind(a, leg);
 	struct lines l = {m->lines, sizeof(m->lines), 0};
 
@@ -68,7 +71,8 @@ lines(struct leg *leg, struct leg_message *m, const char *method, const char *pa
 		lines_put(&l, "\r\nX-data-parallel-rank: ");
 		lines_number(&l, (uint64_t)a->t.rank[kind]);
 	}
-	put_trace(&l, &a->t.of.facts->trace);
+	if (a->t.of.facts->trace.id[0] != '\0')
+		put_trace(&l, a, kind);
 	lines_put(&l, "\r\n");
 	if (leg->ep->key_line != NULL)
 		lines_put(&l, leg->ep->key_line);

@@ -7,6 +7,7 @@
 #include "shm/budget.h"
 #include "shm/tally.h"
 #include "worker/attempt/branches.h"
+#include "worker/attempt/leg_span.h"
 #include "worker/attempt/lookup.h"
 #include "worker/attempt/release.h"
 #include "worker/attempt/resume.h"
@@ -446,6 +447,43 @@ record(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const st
 		failover_record_good(a, LEG_PREFILL);
 }
 
+/* For the log: the line of a request that ended well does not have the failure otherwise. */
+static const char *
+how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
+{
+	const struct endpoint *ep = a->reserved.of[attempt_role_of(a, kind)].ep;
+	const struct leg *leg = &a->leg[kind];
+	const char *text = leg_fail_text(leg->fail);
+
+	if (blame == BLAME_PREFILL)
+		return "its KV could not be used";
+	if (blame == BLAME_DECODE && leg == &a->leg[LEG_PREFILL])
+		return "it did not fetch the KV";
+	if (text == NULL && leg->status == 429)
+		text = "it was full";
+	if (text == NULL && leg->status >= 500)
+		text = "its status was 5xx";
+	if (text == NULL && leg->status >= 400)
+		text = "it refused, and another engine is asked";
+	if (text == NULL && ep->gone_ms != 0)
+		text = "it went down";
+	if (text == NULL)
+		text = leg->status == 200 ? "its answer is of no use" : "it was late";
+	return text;
+}
+
+/* The span of a leg that another attempt, or an error, follows. */
+static void
+end_span(struct attempt *a, enum leg_kind kind, enum failure_cause cause, const struct outcome *o)
+{
+	const struct leg_failure why = {.type = tally_cause_name(tally_of(a, kind, cause)),
+		.detail = how_it_failed(a, kind, o->blame),
+		.status = a->leg[kind].status};
+
+	if (o->action >= ACTION_PASS_ON)
+		leg_span_failed(a->spans, kind, &why);
+}
+
 struct outcome
 failover_decide(struct attempt *a, enum leg_kind kind, enum failure_cause cause)
 {
@@ -460,6 +498,8 @@ failover_record(struct attempt *a, enum leg_kind kind, enum failure_cause cause,
 	record(a, kind, cause, o);
 	if (o->fault == FAULT_KV)
 		o->blame = a->blame;
+	if (a->spans != NULL)
+		end_span(a, kind, cause, o);
 }
 
 struct outcome
@@ -484,31 +524,6 @@ kv_usable(const struct attempt *a, enum leg_kind kind)
 {
 	return kind == LEG_DECODE && a->leg[LEG_DECODE].progress == LEG_UNREACHED &&
 	       !a->t.connector->info->kv_bound && connector_two_engines(a->t.connector);
-}
-
-/* For the log: the line of a request that ended well does not have the failure otherwise. */
-static const char *
-how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
-{
-	const struct endpoint *ep = a->reserved.of[attempt_role_of(a, kind)].ep;
-	const struct leg *leg = &a->leg[kind];
-	const char *text = leg_fail_text(leg->fail);
-
-	if (blame == BLAME_PREFILL)
-		return "its KV could not be used";
-	if (blame == BLAME_DECODE && leg == &a->leg[LEG_PREFILL])
-		return "it did not fetch the KV";
-	if (text == NULL && leg->status == 429)
-		text = "it was full";
-	if (text == NULL && leg->status >= 500)
-		text = "its status was 5xx";
-	if (text == NULL && leg->status >= 400)
-		text = "it refused, and another engine is asked";
-	if (text == NULL && ep->gone_ms != 0)
-		text = "it went down";
-	if (text == NULL)
-		text = leg->status == 200 ? "its answer is of no use" : "it was late";
-	return text;
 }
 
 /* Resets the answer that had begun; none of its bytes were sent. */
@@ -709,6 +724,8 @@ replace_attempt(const struct search *s, struct reserved *chosen)
 
 	attempt_take_engines(next, chosen);
 	release_attempt(a);
+	if (s->resumes)
+		leg_spans_resume(next->spans);
 	if (s->resumes)
 		b->prefill_part_sent = false;
 	else

@@ -8,6 +8,7 @@
 #include "worker/attempt/compose.h"
 #include "worker/attempt/decode.h"
 #include "worker/attempt/failover.h"
+#include "worker/attempt/leg_span.h"
 #include "worker/attempt/lookup.h"
 #include "worker/attempt/lookup_answer.h"
 #include "worker/attempt/prefill.h"
@@ -58,11 +59,24 @@ look(struct job *job)
 }
 
 static void
+note_span(struct attempt *a, const struct leg *leg, enum leg_event ev)
+{
+	const enum leg_kind kind = attempt_leg_kind(a, leg);
+
+	if (ev == LEG_EV_FIRST)
+		leg_span_first(a->spans, kind);
+	else if (ev != LEG_EV_KEPT && ev != LEG_EV_DOWN)
+		leg_span_over(a->spans, kind, leg->status);
+}
+
+static void
 on_event(struct leg *leg, enum leg_event ev)
 {
 	struct attempt *a = leg->owner;
 	struct job *job = a->branch == NULL ? NULL : a->branch->job;
 
+	if (a->spans != NULL)
+		note_span(a, leg, ev);
 	attempt_give_answers(a);
 	if (ev == LEG_EV_FIRST)
 		timing_first_byte(a, leg);

@@ -9,6 +9,7 @@
 #include "worker/net/connpool.h"
 #include "worker/request/observe.h"
 #include "worker/request/req.h"
+#include "worker/request/req_span.h"
 
 static uint64_t
 since(uint64_t from_us, uint64_t to_us)
@@ -194,6 +195,8 @@ access_log_line(const struct req *req, uint64_t now_us)
 	count_tokens(req, &t);
 	if (is_logged(req))
 		line(req, &t, now_us);
+	if (req->job.facts.trace.span != 0)
+		req_span_end(req, &t.tokens, rescued_by(req).word, now_us);
 }
 
 void

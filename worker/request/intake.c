@@ -85,10 +85,13 @@ take_trace(struct req *req, const struct http_head *h)
 	struct trace *t = &req->job.facts.trace;
 
 	req->traced = f != NULL && trace_read(f->value.p, f->value.n, t);
-	if (req->traced)
-		return;
-	if (part > 0 && rnd_u64() % CONF_PART_ALL < part)
+	if (!req->traced) {
+		if (part == 0 || rnd_u64() % CONF_PART_ALL >= part)
+			return;
 		trace_make(t, rnd_u64(), rnd_u64());
+	}
+	if (req->w->conf->trace_otlp != NULL && (t->flags & TRACE_SAMPLED) != 0)
+		t->span = rnd_u64() | 1; /* not 0 */
 }
 
 /* Returns true if engines get the line.  A tracestate belongs to the client's traceparent. */

@@ -11,12 +11,15 @@
 #include "worker/base/core.h"
 #include "worker/request/exposition.h"
 
+/* The kinds of which there is one process, by slot behind those of workers. */
+static const char *const singles[SLOT_EXTRA] = {"notifier", "exporter", "master"};
+
 /* One of the kind without a filter makes it 0. */
 static void
 sandbox(const struct worker *w, const struct exposition *x)
 {
+	const uint32_t first = SLOT_WORKERS(w->seg);
 	bool workers = true;
-	const uint32_t notifier = SLOT_NOTIFIER(w->seg);
 
 	for (uint32_t i = 0; i < SLOT_WORKERS(w->seg); i++)
 		if (proc_slot_state(w->seg, i) >= PROC_READY)
@@ -24,9 +27,10 @@ sandbox(const struct worker *w, const struct exposition *x)
 	exposition_heading(x, "pdrouter_sandbox", "gauge",
 		"1 where the system calls of all these processes are filtered.");
 	(void)evbuffer_add_printf(x->out, "pdrouter_sandbox{process=\"worker\"} %d\n", workers);
-	if (proc_slot_state(w->seg, notifier) >= PROC_READY)
-		(void)evbuffer_add_printf(x->out, "pdrouter_sandbox{process=\"notifier\"} %d\n",
-			proc_is_sandboxed(w->seg, notifier));
+	for (uint32_t i = 0; first + i < SLOT_MASTER(w->seg); i++)
+		if (proc_slot_state(w->seg, first + i) >= PROC_READY)
+			(void)evbuffer_add_printf(x->out, "pdrouter_sandbox{process=\"%s\"} %d\n",
+				singles[i], proc_is_sandboxed(w->seg, first + i));
 }
 
 void
@@ -69,10 +73,8 @@ static const struct {
 static void
 process_name(const struct seg *seg, uint32_t slot, char name[24])
 {
-	if (slot == SLOT_MASTER(seg))
-		(void)snprintf(name, 24, "master");
-	else if (slot == SLOT_NOTIFIER(seg))
-		(void)snprintf(name, 24, "notifier");
+	if (slot >= SLOT_WORKERS(seg))
+		(void)snprintf(name, 24, "%s", singles[slot - SLOT_WORKERS(seg)]);
 	else
 		(void)snprintf(name, 24, "worker-%u", slot);
 }

@@ -17,7 +17,8 @@ small_seg(void)
 		.flags_per_worker = 128,
 		.max_quotas = 8,
 		.queue_slots = 100,
-		.max_api_keys = 4};
+		.max_api_keys = 4,
+		.span_bytes = 4096};
 
 	cr_assert_eq(seg_new(&sizes, SMALL_BUILD, &seg), 0);
 }

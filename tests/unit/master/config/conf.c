@@ -414,6 +414,10 @@ static const struct bad {
 	{ POOLS "log_sample: .5\n", 2, "log_sample", "a part from 0 to 1" },
 	{ POOLS "log_sample: 0.1234567\n", 2, "log_sample", "a part from 0 to 1" },
 	{ POOLS "tracing: {sample: -1}\n", 2, "tracing.sample", "a part from 0 to 1" },
+	{ POOLS "tracing: {otlp: \"https://10.0.0.1:4318\"}\n", 2, "tracing.otlp", "https is not spoken" },
+	{ POOLS "tracing: {otlp: \"http://collector:4318\"}\n", 2, "tracing.otlp", "not a host name" },
+	{ POOLS "tracing: {otlp: \"10.0.0.1:4318\"}\n", 2, "tracing.otlp", "does not start with http://" },
+	{ POOLS "tracing: {ring: 1KiB}\n", 2, "tracing.ring", "16" },
 	{ "pools: [{connector: pigeon, " EPS "}]\n", 1, "pools[0].connector", "nixl, orchestrated" },
 	{ "pools:\n  -\n    connector: nixl\n    policy: fastest\n", 4, "pools[0].policy", "round_robin, least_loaded" },
 	{ "pools: [{connector: nixl, engine: trt, " EPS "}]\n", 1, "pools[0].engine", "vllm, sglang" },
@@ -2128,7 +2132,7 @@ Test(conf, every_key_is_written)
 		" burst: 7, proxy_networks: [10.9.0.0/16], proxy_protocol: true, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 6s\nrise: 1\nfall: 9\n"
-		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\nlog_to: journald\nlog_sample: 0.015\ntracing: {sample: 1}\n"
+		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\nlog_to: journald\nlog_sample: 0.015\ntracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 64KiB}\n"
 		"user: nobody\ngroup: nogroup\nsandbox: false\ncontrol_socket: \"\"\ncontrol_socket_mode: 0640\ncontrol_socket_group: adm\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\"}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"

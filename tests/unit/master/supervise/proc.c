@@ -310,6 +310,12 @@ address(const struct conf *conf)
 	return conf->notifier_key;
 }
 
+static const char *
+collector(const struct conf *conf)
+{
+	return conf->trace_otlp;
+}
+
 #define KINDS(fn)                                                                                  \
 	((const struct proc_kind[]){                                                               \
 		{.name = "worker", .main = (fn), .count = two, .restarts = M_WORKER_RESTARTS},     \
@@ -666,6 +672,41 @@ Test(proc, a_notifier_comes_back_for_workers_that_drain)
 	while (procs_alive(ps) > 0)
 		(void)event_base_loop(base, EVLOOP_ONCE);
 	cr_expect_eq(seen.reaped, 4, "after that none comes");
+	teardown();
+}
+
+/* Two kinds of single processes have a slot each; an upgrade ends the notifier, whose address the newer instance has, and
+ * not the exporter, which has the spans of this instance's workers. */
+Test(proc, single_processes_do_not_depend_on_each_other)
+{
+	static char a[] = "tcp://a", b[] = "http://b";
+	static const struct conf conf = {.drain_ms = 1000, .notifier_key = a, .trace_otlp = b};
+	static const struct proc_kind singles[] = {{.name = "notifier",
+							   .main = obedient,
+							   .identity = address,
+							   .restarts = M_NOTIFIER_RESTARTS},
+		{.name = "exporter",
+			.main = obedient,
+			.identity = collector,
+			.restarts = M_EXPORTER_RESTARTS},
+		{.name = NULL}};
+	pid_t notifier, exporter;
+
+	setup(singles);
+	procs_conf_set(ps, &conf, 0);
+	cr_assert(until_ready(SLOT_NOTIFIER(seg)) && until_ready(SLOT_EXPORTER(seg)));
+	notifier = pid_in(SLOT_NOTIFIER(seg));
+	exporter = pid_in(SLOT_EXPORTER(seg));
+	procs_notices_from(ps, wake_fds[0]);
+	while (pid_in(SLOT_NOTIFIER(seg)) == notifier)
+		(void)event_base_loop(base, EVLOOP_ONCE);
+	cr_assert(until_ready(SLOT_NOTIFIER(seg)));
+	cr_expect_eq(pid_in(SLOT_EXPORTER(seg)), exporter);
+	(void)kill(exporter, SIGKILL);
+	while (pid_in(SLOT_EXPORTER(seg)) == exporter)
+		(void)event_base_loop(base, EVLOOP_ONCE);
+	cr_assert(until_ready(SLOT_EXPORTER(seg)));
+	cr_expect_eq(seg_slab(seg, SLOT_MASTER(seg))->counters[M_EXPORTER_RESTARTS], 1);
 	teardown();
 }
 

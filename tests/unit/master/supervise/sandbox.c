@@ -29,7 +29,8 @@
 #define SLOT 1
 #define WORKER (1u << SANDBOX_WORKER)
 #define NOTIFIER (1u << SANDBOX_NOTIFIER)
-#define BOTH (WORKER | NOTIFIER)
+#define EXPORTER (1u << SANDBOX_EXPORTER)
+#define ALL (WORKER | NOTIFIER | EXPORTER)
 
 static const struct conf guarded = {.sandbox = 1}, open_to_all = {.sandbox = 0};
 static struct seg *seg;
@@ -119,6 +120,7 @@ CALL(local, socket(AF_UNIX, SOCK_STREAM, 0))
 CALL(other_protocol, socket(AF_INET, SOCK_STREAM, 132))
 CALL(listen_here, listen(0, 1))
 CALL(name_socket, bind(0, NULL, 0))
+CALL(take_client, accept(0, NULL, NULL))
 CALL(reach_out, connect(0, NULL, 0))
 CALL(signal_parent, (int)syscall(SYS_tgkill, getppid(), getppid(), 0))
 CALL(signal_any, kill(getppid(), 0))
@@ -161,44 +163,45 @@ static const struct {
 	int call;
 	unsigned kinds;
 } forbidden[] = {
-	FORBIDS(write_file, openat, BOTH),
-	FORBIDS(change_file, openat, BOTH),
-	FORBIDS(truncate_file, openat, BOTH),
-	FORBIDS(append_file, openat, BOTH),
-	FORBIDS(make_file, openat, BOTH),
-	FORBIDS(make_nameless, openat, BOTH),
-	FORBIDS(remove_file, unlink, BOTH),
-	FORBIDS(rename_file, rename, BOTH),
-	FORBIDS(make_folder, mkdir, BOTH),
-	FORBIDS(change_mode, chmod, BOTH),
-	FORBIDS(look_at_file, access, BOTH),
-	FORBIDS(run_program, execve, BOTH),
-	FORBIDS(attach, ptrace, BOTH),
-	FORBIDS(read_other, process_vm_readv, BOTH),
-	FORBIDS(make_process, clone, BOTH),
-	FORBIDS(netlink, socket, WORKER),
-	FORBIDS(raw, socket, WORKER),
-	FORBIDS(datagrams, socket, WORKER),
-	FORBIDS(packets, socket, WORKER),
-	FORBIDS(local, socket, WORKER),
-	FORBIDS(other_protocol, socket, WORKER),
-	FORBIDS(listen_here, listen, BOTH),
-	FORBIDS(name_socket, bind, BOTH),
+	FORBIDS(write_file, openat, ALL),
+	FORBIDS(change_file, openat, ALL),
+	FORBIDS(truncate_file, openat, ALL),
+	FORBIDS(append_file, openat, ALL),
+	FORBIDS(make_file, openat, ALL),
+	FORBIDS(make_nameless, openat, ALL),
+	FORBIDS(remove_file, unlink, ALL),
+	FORBIDS(rename_file, rename, ALL),
+	FORBIDS(make_folder, mkdir, ALL),
+	FORBIDS(change_mode, chmod, ALL),
+	FORBIDS(look_at_file, access, ALL),
+	FORBIDS(run_program, execve, ALL),
+	FORBIDS(attach, ptrace, ALL),
+	FORBIDS(read_other, process_vm_readv, ALL),
+	FORBIDS(make_process, clone, ALL),
+	FORBIDS(netlink, socket, WORKER | EXPORTER),
+	FORBIDS(raw, socket, WORKER | EXPORTER),
+	FORBIDS(datagrams, socket, WORKER | EXPORTER),
+	FORBIDS(packets, socket, WORKER | EXPORTER),
+	FORBIDS(local, socket, WORKER | EXPORTER),
+	FORBIDS(other_protocol, socket, WORKER | EXPORTER),
+	FORBIDS(listen_here, listen, ALL),
+	FORBIDS(name_socket, bind, ALL),
+	FORBIDS(take_client, accept, EXPORTER),
 	FORBIDS(reach_out, connect, NOTIFIER),
-	FORBIDS(signal_parent, tgkill, BOTH),
-	FORBIDS(signal_any, kill, BOTH),
-	FORBIDS(new_namespace, unshare, BOTH),
-	FORBIDS(be_dumpable, prctl, BOTH),
-	FORBIDS(more_memory, prlimit64, BOTH),
-	FORBIDS(limit_parent, prlimit64, BOTH),
-	FORBIDS(other_user, setuid, BOTH),
-	FORBIDS(type_for_user, ioctl, BOTH),
-	FORBIDS(duplicate, fcntl, BOTH),
-	FORBIDS(load_program, bpf, BOTH),
-	FORBIDS(ring, io_uring_setup, BOTH),
-	FORBIDS(keys, keyctl, BOTH),
-	FORBIDS(executable_page, mmap, BOTH),
-	FORBIDS(becomes_executable, mprotect, BOTH),
+	FORBIDS(signal_parent, tgkill, ALL),
+	FORBIDS(signal_any, kill, ALL),
+	FORBIDS(new_namespace, unshare, ALL),
+	FORBIDS(be_dumpable, prctl, ALL),
+	FORBIDS(more_memory, prlimit64, ALL),
+	FORBIDS(limit_parent, prlimit64, ALL),
+	FORBIDS(other_user, setuid, ALL),
+	FORBIDS(type_for_user, ioctl, ALL),
+	FORBIDS(duplicate, fcntl, ALL),
+	FORBIDS(load_program, bpf, ALL),
+	FORBIDS(ring, io_uring_setup, ALL),
+	FORBIDS(keys, keyctl, ALL),
+	FORBIDS(executable_page, mmap, ALL),
+	FORBIDS(becomes_executable, mprotect, ALL),
 };
 
 /* On some machines the C library makes a call by its newer name (unlinkat): then that name is reported. */
@@ -250,11 +253,11 @@ static const struct {
 	int (*fn)(void);
 	int error[SANDBOX_N]; /* -1: it ends the child */
 } denied[] = {
-	{read_file, {EACCES, EACCES}},
-	{read_folder, {EACCES, EACCES}},
-	{local, {-1, EACCES}},
-	{stream, {0, EACCES}},
-	{stream_6, {0, EACCES}},
+	{read_file, {EACCES, EACCES, EACCES}},
+	{read_folder, {EACCES, EACCES, EACCES}},
+	{local, {-1, EACCES, -1}},
+	{stream, {0, EACCES, 0}},
+	{stream_6, {0, EACCES, 0}},
 };
 
 /* Libraries ask for these, and do without. */

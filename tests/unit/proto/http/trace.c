@@ -54,6 +54,8 @@ Test(trace, read)
 		cr_expect_eq(reads(rows[i].text, &t), rows[i].ok, "%s", rows[i].text);
 		cr_expect_str_eq(t.id, rows[i].ok ? ID : "", "%s", rows[i].text);
 		cr_expect_eq(t.flags, rows[i].flags, "%s", rows[i].text);
+		cr_expect_eq(t.parent, rows[i].ok ? 0x00f067aa0ba902b7 : 0, "%s", rows[i].text);
+		cr_expect_eq(t.span, 0, "%s", rows[i].text);
 	}
 }
 

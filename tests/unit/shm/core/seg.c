@@ -25,7 +25,8 @@ static const struct seg_sizes normal = {.max_workers = 16,
 	.flags_per_worker = 4096,
 	.max_quotas = 4096,
 	.queue_slots = 1024,
-	.max_api_keys = 1024};
+	.max_api_keys = 1024,
+	.span_bytes = 1 << 20};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 {
@@ -54,7 +55,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.flags_per_worker = 128,
 		.max_quotas = 8,
 		.queue_slots = 100,
-		.max_api_keys = 4};
+		.max_api_keys = 4,
+		.span_bytes = 4096};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 
@@ -89,6 +91,7 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(23, seg->fallbacks + sizes.max_pools);
 	ENDS(24, seg->exemplars + sizes.max_pools * METRIC_EXEMPLARS * (METRIC_BUCKETS + 1));
 	ENDS(25, (unsigned char *)seg_slab(seg, slots));
+	ENDS(26, seg_span_data(seg, workers - 1) + sizes.span_bytes);
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS
@@ -174,11 +177,12 @@ Test(shm_seg, the_readme_says_what_the_sizes_are_made_of)
 	cr_expect_not_null(strstr(readme, text), "shm/README.md does not say %s", text);
 }
 
-Test(shm_seg, slots_are_workers_of_two_generations_notifier_master)
+Test(shm_seg, slots_are_workers_of_two_generations_single_processes_master)
 {
 	cr_assert_eq(SLOT_WORKERS(seg), 4);
 	cr_assert_eq(SLOT_NOTIFIER(seg), 4);
-	cr_assert_eq(SLOT_MASTER(seg), 5);
+	cr_assert_eq(SLOT_EXPORTER(seg), 5);
+	cr_assert_eq(SLOT_MASTER(seg), 6);
 }
 
 Test(shm_seg, impossible_sizes_are_refused)
