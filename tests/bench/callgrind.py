@@ -17,6 +17,7 @@ WORKS = {
     "request of 1 KiB": (1000, dict(), lambda n: dict(conns=4, requests=n)),
     "its client has a key": (1000, dict(), lambda n: dict(conns=4, requests=n, key=key_of(4711))),
     "one of 10,000 keys": (1000, dict(), lambda n: dict(conns=4, requests=n, key=key_of(4711))),
+    "its trace is exported": (1000, dict(), lambda n: dict(conns=4, requests=n)),
     "request of 128 KiB": (100, dict(size=128 << 10), lambda n: dict(conns=4, requests=n)),
     "event alone": (4000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
     "event in a burst": (51200, dict(stream=True, tokens=100000),
@@ -25,22 +26,24 @@ WORKS = {
 
 
 KEYS = {"one of 10,000 keys": 10000}  # in the router's api_keys_file; it has none for the others
+# lines of the router's configuration; no collector listens there
+MORE = {"its trace is exported": "tracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 16MiB}\n"}
 
 
 def worker_profile(where, master):
-    """The profile of the one child, and its instructions."""
-    out = [p for p in where.glob("cg.*") if p.name != f"cg.{master}"]
+    """The profile of the one worker, and its instructions."""
+    out = [p for p in where.glob("cg.*") if p.name != f"cg.{master}" and "exporter_main" not in p.read_text()]
     if len(out) != 1:
         raise SystemExit(f"callgrind: one profile of a worker expected, found {out}")
     return out[0], int(re.search(r"^(?:summary|totals): (\d+)", out[0].read_text(), re.M)[1])
 
 
-def work(where, text, options, keys):
+def work(where, text, options, keys, more):
     """One router's life with that load."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     under = ["valgrind", "-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={where}/cg.%p"]
-    with Stage(proxies=("router",), router_under=under, keys=keys) as stage:
+    with Stage(proxies=("router",), router_under=under, keys=keys, more=more) as stage:
         path = stage.dir / "body"
         path.write_text(text)
         args = [BIN / "pdload", "--port", stage.ports["router"]["fast"], "--body", path]
@@ -67,8 +70,8 @@ def main():
         got = []
         for times in (1, 2):
             where = Path(opt.keep).absolute() / f"{name.replace(' ', '-')}.{times}"
-            got.append(work(where, body("fast", **ask), options(n * times), KEYS.get(name, 0))[1])
-        print(f"{name:<20} {(got[1] - got[0]) / n:10.0f} instructions", flush=True)
+            got.append(work(where, body("fast", **ask), options(n * times), KEYS.get(name, 0), MORE.get(name, ""))[1])
+        print(f"{name:<21} {(got[1] - got[0]) / n:10.0f} instructions", flush=True)
     print(f"profiles: {opt.keep}/NAME.2/cg.PID, for callgrind_annotate --inclusive=yes", file=sys.stderr)
 
 

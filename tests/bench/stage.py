@@ -134,10 +134,11 @@ def key_of(number):
 class Stage:
     """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
 
-    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0):
+    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more=""):
         self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
         self.ports, self.pid, self.started = {}, {}, []
         self.fds, self.workers, self.legs, self.keys = fds, workers, legs, keys
+        self.more = more  # lines of the router's configuration
         try:
             self.engines()
             for who in proxies:
@@ -209,7 +210,7 @@ class Stage:
         pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold) for x in LANES)
         conf = self.dir / "pdrouter.yaml"
         sandbox = "false" if under else "true"  # valgrind writes files in the worker
-        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers, sandbox=sandbox) + self.api_keys())
+        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers, sandbox=sandbox) + self.api_keys() + self.more)
         p = self.run("router", [*under, BIN / "pdrouter", "-c", conf])
         self.until("router", p, lambda: get(port, "/ready") == 200, 60)
         self.pid["router"] = p.pid
