@@ -14,6 +14,7 @@
 	X(PREFILL, "prefill", 3)                                                                        \
 	X(KV, "kv_transfer", 1)                                                                         \
 	X(DECODE, "decode", 3)                                                                          \
+	X(RELEASE, "release", 3)                                                                        \
 	X(RESUME, "resume", 1)
 
 /* X(C name, name of the attribute, TEXT or NUMBER) */

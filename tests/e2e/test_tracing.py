@@ -9,6 +9,7 @@ import time
 import pytest
 
 from collector import Collector
+from fleets import build
 from procs import free_port, wait
 from stages import Stage, lasting
 
@@ -144,6 +145,44 @@ def test_errors(desk):
     assert got["decode"][-1]["error.type"] == "5xx"
 
 
+def open_traced(r, **members):
+    trace = f"{next(NUMBERS):032x}"
+    return trace, r.open_stream(headers=[("traceparent", f"00-{trace}-{CLIENT}-01")], **members)
+
+
+def test_a_client_that_leaves_the_stream(desk):
+    desk.d.pause()
+    trace, c = open_traced(desk.r)
+    desk.d.wait_requests()
+    c.close()
+    desk.d.go_on()
+    got = desk.c.of(trace, 3)
+    assert got["decode"][0]["error.type"] == "cancelled" and got[PATH][0]["pdrouter.reason"] == "client_gone"
+
+
+def leaves_too_soon(r, p):
+    """The trace of a request whose client leaves when half of the prefill answer is here; None: it was not here yet."""
+    body = b'{"kv_transfer_params":{"remote_block_ids":[1]}}'
+    trace, c = open_traced(r)
+    ex = p.expect().write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body[:10]))
+    c.close()
+    if ex.gone(0.3):
+        return ex.close()
+    ex.write(body[10:]).end()
+    return trace
+
+
+def test_a_leg_that_only_frees_kv(world, collector):
+    r, (p,), (d,) = world.scripts(tracing={"otlp": collector.url})
+    trace = next(filter(None, (leaves_too_soon(r, p) for _ in range(10))))
+    sent = d.expect()
+    sent.reply(body={"choices": []})
+    got = collector.of(trace, 3)
+    (release,), (root,), (prefill,) = got["release"], got[PATH], got["prefill"]
+    assert release.parent == root.id and release.id == sent["traceparent"].split("-")[2] and release["url.full"] == d.url
+    assert release.start >= root.end > prefill.start and prefill["error.type"] is None
+
+
 @pytest.mark.parametrize("answer", [(503, {"Retry-After": 1}, b"later"), b"nonsense\r\n\r\n", b""], ids=["503", "garbage", "closed"])
 def test_a_batch_is_sent_again(desk, answer):
     had, posts = desk.counts(), desk.c.posts
@@ -188,6 +227,27 @@ def test_reloads_turn_it_on_and_off(desk):
     assert off not in {s.trace for s in desk.c.spans}
 
 
+def test_a_resumed_stream(world, collector):
+    r, _, d = build(world, "nixl", pool={"resume": True}, tracing={"otlp": collector.url})
+    d[0].fault("reset_mid_stream", count=1)
+    for _ in d:  # in turn
+        trace, c = open_traced(r, n=6)
+        assert c.read().status == 200
+        if r.metric("rescued_total", by="resume"):
+            break
+    got = collector.of(trace, 6)
+    (resume,), (root,), (first, second) = got["resume"], got[PATH], sorted(got["decode"], key=lambda s: s.start)
+    assert (first["error.type"], first.status.code, second.status.code) == ("reset", 2, 0) and root["pdrouter.rescued"] == "resume"
+    assert first.end <= resume.start <= second.start < resume.end <= second.end and resume.parent == root.id
+
+
+def test_a_lookup(world, collector):
+    r, (p,), _ = build(world, "mooncake", 1, 1, tracing={"otlp": collector.url})
+    trace, _ = traced(r)
+    (lookup,) = collector.of(trace, 4)["lookup"]
+    assert lookup["url.full"] == p.url and lookup["http.response.status_code"] == 200 and lookup.kind == 3
+
+
 def test_what_does_not_fit_is_dropped_and_counted(world, collector):
     """A collector that stands still: requests are answered as before, and no span is lost uncounted."""
     collector.go_on.clear()
@@ -199,6 +259,7 @@ def test_what_does_not_fit_is_dropped_and_counted(world, collector):
     collector.go_on.set()
     wait("all are counted", lambda: sum(counts(r).values()) == 180)
     assert counts(r)["failed"] == 0 and len(collector.spans) == counts(r)["exported"] > 20
+    assert len(collector.of(traced(r)[0], 3)) == 3, "there is room again"
 
 
 def test_a_dead_collector(world):

@@ -33,7 +33,8 @@ put_trace(struct lines *l, struct attempt *a, enum leg_kind kind)
 	const struct trace *t = &a->t.of.facts->trace;
 	const struct leg_sent leg = {.url = a->leg[kind].ep->url,
 		.request_id = a->t.id,
-		.tries = a->branch == NULL ? 0 : a->branch->job->tries};
+		.tries = a->branch == NULL ? 0 : a->branch->job->tries,
+		.releases = a->life == ATTEMPT_DETACHED};
 	char parent[TRACE_PARENT];
 
 	trace_write(t, a->spans != NULL ? leg_span_begin(a->spans, kind, &leg) : rnd_u64(), parent);

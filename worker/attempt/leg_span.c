@@ -15,6 +15,7 @@ static const enum span_name names[LEG_N] = {
 
 struct leg_span {
 	uint64_t id; /* 0: no span is open */
+	enum span_name name;
 	uint64_t from_us, first_us;
 	uint64_t until_us; /* 0: the leg is not over */
 	int status;
@@ -67,11 +68,11 @@ put_span(struct leg_spans *s, enum leg_kind kind, const struct leg_failure *why)
 	struct leg_span *leg = &s->of[kind];
 	struct span_record r;
 
-	child(s, names[kind], &r);
+	child(s, leg->name, &r);
 	r.head.id = leg->id;
 	r.head.from_us = leg->from_us;
 	r.head.until_us = leg->until_us;
-	r.head.event_us = kind == LEG_DECODE ? leg->first_us : SPAN_NO_EVENT;
+	r.head.event_us = leg->name == SPAN_DECODE ? leg->first_us : SPAN_NO_EVENT;
 	span_text(&r, SA_URL, leg->url);
 	span_text(&r, SA_REQUEST_ID, leg->request_id);
 	span_text(&r, SA_POOL, s->pool);
@@ -118,8 +119,10 @@ leg_span_begin(struct leg_spans *s, enum leg_kind kind, const struct leg_sent *s
 		leg_span_over(s, kind, leg->status);
 		put_span(s, kind, NULL);
 	}
-	*leg = (struct leg_span){
-		.id = rnd_u64() | 1 /* not 0 */, .from_us = clock_us(), .tries = sent->tries};
+	*leg = (struct leg_span){.id = rnd_u64() | 1 /* not 0 */,
+		.name = sent->releases ? SPAN_RELEASE : names[kind],
+		.from_us = clock_us(),
+		.tries = sent->tries};
 	(void)snprintf(leg->url, sizeof(leg->url), "%s", sent->url);
 	(void)snprintf(leg->request_id, sizeof(leg->request_id), "%s", sent->request_id);
 	return leg->id;

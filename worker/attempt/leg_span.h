@@ -21,6 +21,7 @@ struct worker;
 struct leg_sent {
 	const char *url, *request_id;
 	uint32_t tries; /* of the request before this one */
+	bool releases;  /* the client has its answer or has left: the leg only frees KV */
 };
 
 /* Why a leg failed: static texts. */
