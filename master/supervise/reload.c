@@ -341,6 +341,80 @@ on_opened(void *arg, struct door_fd *fds, size_t n, const struct listen_error *e
 	(void)evtimer_add(r->ev_late, &late);
 }
 
+/* The configuration in force with its files as they are now: what differs, as conf_diff(). */
+static int
+read_again(struct reload *r, struct candidate *c, struct conf_error *err)
+{
+	int classes = -1;
+
+	if (mem_has_room(MEM_ROOM) && conf_again(r->parts.args, r->conf, &c->conf, err) == 0)
+		classes = conf_diff(r->conf, c->conf, NULL, NULL, err);
+	if (classes >= 0 && fleet_check(r->parts.fleet, c->conf, err) != 0)
+		classes = -1;
+	return classes;
+}
+
+/* The certificates in force stay; `c` takes the place of r->conf, which is freed with the ones that were read. */
+static void
+keep_certificates(struct reload *r, struct conf *c)
+{
+	const struct conf_tls read = c->tls;
+
+	c->tls = r->conf->tls;
+	r->conf->tls = read;
+}
+
+/*
+ * While `next` waits for old generations to end, what needs no generation does not.  Certificates come with `next`.
+ * `classes`: what differs in `c`, -1: it could not be read.
+ */
+static void
+put_before_next(struct reload *r, struct candidate *c, int classes)
+{
+	if (classes < 0 || (classes & CONF_LIVE) == 0) {
+		candidate_drop(c);
+		return;
+	}
+	keep_certificates(r, c->conf);
+	log_info("files have changed, they do not wait with the reload");
+	r->cur = *c;
+	put_in_force(r);
+}
+
+static void
+swap_keys_text(struct conf *a, struct conf *b)
+{
+	char *const text = a->api_keys_text;
+	const size_t n = a->napi_keys_text;
+
+	a->api_keys_text = b->api_keys_text;
+	a->napi_keys_text = b->napi_keys_text;
+	b->api_keys_text = text;
+	b->napi_keys_text = n;
+}
+
+/* `next` waits, but a key that was revoked counts at once: the api_keys_file as `next` has read it, with all else that is
+ * in force.  Keys that do not fit that wait, too. */
+static void
+put_keys_before_next(struct reload *r)
+{
+	struct candidate c = {.asked_us = r->next.asked_us};
+	struct conf_error err = {.line = 0};
+	char text[600];
+	int classes;
+
+	if (r->conf->api_keys_file == NULL ||
+		!mem_text_equal(r->conf->api_keys_file, r->next.conf->api_keys_file))
+		return;
+	swap_keys_text(r->conf, r->next.conf);
+	classes = read_again(r, &c, &err);
+	swap_keys_text(r->conf, r->next.conf);
+	if (classes < 0)
+		log_warn("the keys of clients wait with the reload",
+			LOG_S("error", conf_error_text(&err, text, sizeof(text))));
+	put_before_next(r, &c, classes);
+}
+
 /* Makes `next` the active candidate, or leaves it waiting. */
 static void
 begin(struct reload *r)
@@ -358,6 +432,7 @@ begin(struct reload *r)
 			LOG_U("generations", procs_generations(r->parts.procs)),
 			LOG_U("most", GENERATIONS_MAX));
 		procs_make_room(r->parts.procs, r->next.conf);
+		put_keys_before_next(r);
 		return;
 	}
 	r->cur = r->next;
@@ -383,20 +458,20 @@ read_files(struct reload *r)
 	struct candidate c = {.asked_us = r->files_us};
 	struct conf_error err = {.line = 0};
 	char text[600];
-	int classes = -1;
+	int classes;
 
 	if (!mem_has_room(MEM_ROOM)) {
 		failed(r, 0, true, "out of memory");
 		return;
 	}
-	if (conf_again(r->parts.args, r->conf, &c.conf, &err) == 0)
-		classes = conf_diff(r->conf, c.conf, NULL, NULL, &err);
-	if (classes >= 0 && fleet_check(r->parts.fleet, c.conf, &err) != 0)
-		classes = -1;
+	classes = read_again(r, &c, &err);
 	if (classes < 0)
 		failed(r, 0, true, conf_error_text(&err, text, sizeof(text)));
-	/* a configuration that waits has been read again, with these files */
-	if (classes <= 0 || ((classes & CONF_GENERATION) && r->next.conf != NULL)) {
+	if (r->next.conf != NULL) { /* it has been read again, with these files */
+		put_before_next(r, &c, classes);
+		return;
+	}
+	if (classes <= 0) {
 		candidate_drop(&c);
 		return;
 	}

@@ -1,5 +1,6 @@
 """Keys of clients: the api_keys_file, what a request without a good key gets, and what a key allows."""
 import hashlib
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -107,6 +108,29 @@ def test_a_watched_file_counts_without_a_signal(world):
     line = wait("what is wrong", lambda: r.lines("reload refused, the configuration in force stays"))[0]
     assert "keys.yaml:1: [0].sha256: is not 64 hex digits" in line["error"]
     assert r.complete(headers=bearer("bob")).status == 200
+
+
+def test_a_revoked_key_does_not_wait_with_a_reload(world):
+    """Two worker slots: the third generation waits for streams, the keys do not."""
+    alice, bob, carol = row("alice"), row("bob"), row("carol")
+    r, _, _ = with_keys(world, alice, bob, workers=1, engine={"token_delay": 50}, drain_timeout="60s", shared_memory={"max_workers": 1})
+    streams = []
+    for name in "X-A", "X-B":
+        c = r.open_stream(n=1000, headers=bearer("alice"))
+        c.head()
+        streams.append(c)
+        if name == "X-A":
+            r.reload(client={"id_header": name})
+    write(world, bob)
+    r.change(client={"id_header": "X-B"})
+    r.kill(signal.SIGHUP)
+    wait("the file", lambda: r.complete(headers=bearer("alice")).status == 401)
+    write(world, carol)
+    r.kill(signal.SIGHUP)
+    wait("the file again", lambda: r.complete(headers=bearer("carol")).status == 200)
+    assert r.complete(headers=bearer("bob")).status == 401
+    assert len(r.lines("reload waits: old generations have all slots")) == 2 and r.status()["generations"] == 2
+    r.look_over()
 
 
 # --- what a key may use -------------------------------------------------------------------------------------------------
