@@ -12,6 +12,7 @@ Paths, ports and engines of the pages are those of a service; the test puts its 
 into what a command prints."""
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import yaml
 from procs import BIN, ROOT, VARIANT, free_port, wait
 
 PAGES = ROOT / "etc/docs"
-TRIED = ["keys", "limits", "logging", "observing", "runbook", "security", "tls"]
+TRIED = ["drain", "keys", "limits", "logging", "observing", "runbook", "security", "tls", "upgrade"]
 MODEL = "llama-3-70b"
 # programs of a machine with systemd, as far as the pages use them
 PROGRAMS = {
@@ -36,7 +37,7 @@ PROGRAMS = {
 }
 # fields of a log line whose values on a page are examples
 MEASURED = re.compile(r"(\w+_ms|bytes_\w+|tokens_per_s|slot|pid|attempt)=[\w.\\-]+")
-UNDER_SYSTEMD = '#!/bin/sh\nJOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) exec {bin}/pdrouter "$@"\n'
+UNDER_SYSTEMD = '#!/bin/sh\nJOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) exec {program} "$@"\n'
 
 
 def blocks(page):
@@ -66,13 +67,15 @@ class Desk:
         self.etc.mkdir()
         p, d = (world.engine(role, model=MODEL) for role in ("prefill", "decode"))
         plain, tls, admin = free_port(), free_port(), free_port()
-        program = world.file("service")
-        program.write_text(UNDER_SYSTEMD.format(bin=BIN))
-        program.chmod(0o755)
+        program, service = world.file("installed") / "pdrouter", world.file("service")
+        program.parent.mkdir()
+        shutil.copy(BIN / "pdrouter", program)
+        service.write_text(UNDER_SYSTEMD.format(program=program))
+        service.chmod(0o755)
         pool = {**world.pool([p], [d]), "name": "pool1", "models": [MODEL]}
-        self.router = r = world.router(pool, log_format="logfmt", program=program, admin={"listen": [f"127.0.0.1:{admin}"]})
+        self.router = r = world.router(pool, log_format="logfmt", upgrade_trial="50ms", program=service, admin={"listen": [f"127.0.0.1:{admin}"]})
         # what pages write, and what the test has in its place
-        self.names = [("/etc/pdrouter/pdrouter.yaml", str(r.config_path)), ("/etc/pdrouter", str(self.etc)), ("/etc/letsencrypt", f"{self.etc}/letsencrypt"),
+        self.names = [("/etc/pdrouter/pdrouter.yaml", str(r.config_path)), ("/etc/pdrouter", str(self.etc)), ("/usr/local/bin/pdrouter", str(program)), ("/var/lib/pdrouter", f"{self.etc}/state"), ("/etc/letsencrypt", f"{self.etc}/letsencrypt"),
                       ("/etc/prometheus", f"{self.etc}/prometheus"), ("/usr/local/share/doc/pdrouter/monitoring", str(ROOT / "etc/monitoring")),
                       ("/run/pdrouter/control.sock", str(r.control)), ("10.0.0.1:8100", f"127.0.0.1:{p.port}"),
                       ("10.0.1.1:8200", f"127.0.0.1:{d.port}"),
@@ -96,6 +99,9 @@ class Desk:
         self.shell.stdin.close()
         self.shell.wait(5)
         self.shell.stdout.close()
+        pid = self.router.status()["pid"]
+        if pid != self.router.pid:
+            self.router.follow(pid)
 
     def here(self, text):
         for page, own in sorted(self.names, key=lambda n: -len(n[0])):
@@ -159,7 +165,7 @@ class Desk:
 
 
 @pytest.mark.parametrize("page", TRIED)
-def test_a_page(world, page):
+def test_a_page(world, reaper, page):
     if page == "security" and VARIANT != "release":
         pytest.skip("it shows the sandbox, which builds with a sanitizer do not have")
     desk = Desk(world)
