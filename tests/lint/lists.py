@@ -162,13 +162,13 @@ def policies():
 
 
 def causes():
-    """README.md's table of causes of failures says what the list says."""
+    """The table of causes of failures in etc/docs/engines.md says what the list says."""
     listed = dict(re.findall(r'^\tX\(\w+, "(\w+)", "([^"]+)"', read("shm/core/layout.h"), re.M))
-    shown = {row[0].strip("`"): row[1] for row in rows_under("README.md", "### Engines that fail requests", "`cause`")}
-    same_names("README.md: the table of causes", shown, set(listed) - {"good"})
+    shown = {row[0].strip("`"): row[1] for row in rows_under("etc/docs/engines.md", "## Engines that fail requests", "`cause`")}
+    same_names("etc/docs/engines.md: the table of causes", shown, set(listed) - {"good"})
     for name in sorted(listed.keys() & shown.keys()):
         if listed[name] != shown[name]:
-            faults.append(f"README.md: the cause {name} means \"{listed[name]}\" (shm/core/layout.h)")
+            faults.append(f"etc/docs/engines.md: the cause {name} means \"{listed[name]}\" (shm/core/layout.h)")
 
 
 def tests_of(path):
