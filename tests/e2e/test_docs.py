@@ -30,7 +30,8 @@ PROGRAMS = {
     "pdctl": 'case $1 in key) exec {bin}/pdctl "$@" ;; esac; exec {bin}/pdctl -s {control} "$@"',
     "systemctl": 'case $* in "reload pdrouter") exec pdctl reload ;; "is-active pdrouter") echo active ;; *) exit 1 ;; esac',
     # the journal takes the level off a line; -p warning: levels 0 to 4
-    "journalctl": 'case "$*" in *"-p warning"*) levels=0-4 ;; *) levels=0-7 ;; esac; sed -n "s/^<[$levels]>//p" {log}',
+    # a field of the line stands for the journal's own
+    "journalctl": 'case "$1" in PDR_*) f=${{1#PDR_}}; f=${{f,,}}; exec grep " $f" {log} ;; esac; case "$*" in *"-p warning"*) levels=0-4 ;; *) levels=0-7 ;; esac; sed -n "s/^<[$levels]>//p" {log}',
     "groupadd": "true",
     "chgrp": "true",
     "curl": 'exec /usr/bin/curl -m 10 --resolve router.example.net:{tls}:127.0.0.1 "$@"',
@@ -180,8 +181,12 @@ ELSEWHERE = {"fleet", "fleet_tutorial", "from_production_stack", "tracing"}  # t
 
 
 def test_every_page_is_listed_and_tried():
+    """A page has no block of commands but those in fences."""
     pages, listed = {p.stem for p in PAGES.glob("*.md")}, set(re.findall(r"\]\((\w+)\.md\)", (PAGES / "README.md").read_text()))
     assert set(TRIED) <= pages & listed and pages - {"README", *TRIED} <= ELSEWHERE
+    for page in TRIED:
+        plain = re.sub(r"^```.*?^```$", "", (PAGES / f"{page}.md").read_text(), flags=re.M | re.S)
+        assert not re.search(r"^(?: {4}|\t)\S", plain, re.M), page
 
 
 def anchors(page):
