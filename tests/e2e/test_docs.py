@@ -22,7 +22,7 @@ import yaml
 from procs import BIN, ROOT, VARIANT, free_port, wait
 
 PAGES = ROOT / "etc/docs"
-TRIED = ["drain", "engines", "keys", "limits", "logging", "observing", "runbook", "security", "tls", "upgrade"]
+TRIED = ["drain", "engines", "keys", "limits", "logging", "observing", "resume", "routing", "runbook", "security", "tls", "upgrade"]
 MODEL = "llama-3-70b"
 # programs of a machine with systemd, as far as the pages use them
 PROGRAMS = {

@@ -151,10 +151,10 @@ def connectors():
 
 
 def policies():
-    """What lists the policies: README.md, worker/schedule/README.md, the message that etc/README.md quotes."""
+    """What lists the policies: etc/docs/routing.md, worker/schedule/README.md, the message that etc/README.md quotes."""
     names = re.findall(r'\[POLICY_\w+\] = "(\w+)"', read("shm/base/conf_names.c"))
-    same_names("README.md: the table of policies",
-               [name for row in rows_under("README.md", "## Which engine is chosen", "policy") for name in re.findall(r"`(\w+)`", row[0])], names)
+    same_names("etc/docs/routing.md: the table of policies",
+               [name for row in rows_under("etc/docs/routing.md", "## Policies", "policy") for name in re.findall(r"`(\w+)`", row[0])], names)
     listed = read("worker/schedule/README.md").partition("\n## Policies\n")[2].partition(":")[0]
     same_names("worker/schedule/README.md: Policies", re.findall(r"`(\w+)`", listed), names)
     message = re.search(r"is not a policy: (.*)", read("etc/README.md"))
