@@ -173,6 +173,9 @@ set_notifier_key(struct conf *c)
 	c->notifier_key = mem_printf("%" PRIu64 " ", c->announce_forget_ms);
 	append(&c->notifier_key, c->lmcache_listen);
 	append(&c->notifier_key, c->announce_listen);
+	for (size_t i = 0; i < c->nlmcache_networks; i++)
+		append(&c->notifier_key, c->lmcache_networks[i]);
+	append(&c->notifier_key, NULL);
 	for (size_t i = 0; i < c->npools; i++)
 		for (size_t k = 0; k < c->pools[i].nannounce_networks; k++)
 			append(&c->notifier_key, c->pools[i].announce_networks[k]);

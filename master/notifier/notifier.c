@@ -13,6 +13,7 @@
 #include <zmq.h>
 
 #include "master/notifier/pass.h"
+#include "master/notifier/peers.h"
 #include "proto/wire/notif.h"
 #include "proto/wire/registration.h"
 #include "shm/announce.h"
@@ -51,6 +52,7 @@ struct notifier {
 		void *zmq; /* NULL: not configured */
 		void (*take)(struct notifier *, zmq_msg_t *msg);
 	} sockets[NSOCKETS];
+	struct peers peers;              /* of notices */
 	struct net_announced *announced; /* which engines may be, and by whom */
 	size_t nannounced;
 	struct conf_live live; /* in force; of these the log's level and format count */
@@ -261,6 +263,7 @@ take_batch(struct notifier *n)
 			more = take_message(n, &n->sockets[k]);
 		any = any || more;
 	}
+	metric_add(n->slab, M_NOTICES_REFUSED, peers_refused(&n->peers, BATCH));
 	metric_add(n->slab, M_NOTICES_LOST, pass_send(n->pass));
 	wake_batch(n);
 	return any;
@@ -278,13 +281,15 @@ told_to_go(const struct notifier *n)
 
 /* All that this process waits for; the first is the channel.  Returns how many there are. */
 static int
-items_fill(const struct notifier *n, zmq_pollitem_t items[NSOCKETS + 2])
+items_fill(const struct notifier *n, zmq_pollitem_t items[NSOCKETS + 3])
 {
 	int nitems = 0;
 
 	items[nitems++] = (zmq_pollitem_t){.fd = n->h->channel, .events = ZMQ_POLLIN};
 	if (n->notices_from != 0)
 		items[nitems++] = (zmq_pollitem_t){.fd = n->notices_from, .events = ZMQ_POLLIN};
+	if (n->peers.events != NULL)
+		items[nitems++] = (zmq_pollitem_t){.socket = n->peers.events, .events = ZMQ_POLLIN};
 	for (size_t k = 0; k < NSOCKETS; k++)
 		if (n->sockets[k].zmq != NULL)
 			items[nitems++] =
@@ -295,7 +300,7 @@ items_fill(const struct notifier *n, zmq_pollitem_t items[NSOCKETS + 2])
 static int
 loop(struct notifier *n)
 {
-	zmq_pollitem_t items[NSOCKETS + 2];
+	zmq_pollitem_t items[NSOCKETS + 3];
 	bool more = false;
 
 	for (;;) {
@@ -313,6 +318,16 @@ loop(struct notifier *n)
 		if ((items[0].revents & ZMQ_POLLIN) && told_to_go(n))
 			return CHILD_EXIT_OK;
 	}
+}
+
+/* False: errno of libzmq. */
+static bool
+accept_networks(struct notifier *n, const struct socket *s, bool v6)
+{
+	const struct conf *c = n->h->conf;
+
+	return peers_accept(&n->peers, n->ctx, s->zmq, c->lmcache_networks, c->nlmcache_networks,
+		       v6) == 0;
 }
 
 /* 0, or an exit code; CHILD_EXIT_NO_RESPAWN for an address that can never work. */
@@ -336,7 +351,7 @@ open_socket(struct notifier *n, struct socket *s, int type, const char *address,
 	/* a restarted engine has the same identity, and its old connection may seem alive */
 	if (type == ZMQ_ROUTER)
 		(void)zmq_setsockopt(s->zmq, ZMQ_ROUTER_HANDOVER, &on, sizeof(on)); /* lint: word */
-	if (zmq_bind(s->zmq, address) == 0) {
+	if ((type != ZMQ_PULL || accept_networks(n, s, v6)) && zmq_bind(s->zmq, address) == 0) {
 		log_info(what, LOG_S("address", address));
 		return 0;
 	}
@@ -374,6 +389,7 @@ close_sockets(struct notifier *n)
 	for (size_t k = 0; k < NSOCKETS; k++)
 		if (n->sockets[k].zmq != NULL)
 			(void)zmq_close(n->sockets[k].zmq);
+	peers_end(&n->peers);
 	if (n->ctx != NULL)
 		(void)zmq_ctx_term(n->ctx);
 }

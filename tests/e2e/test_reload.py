@@ -341,7 +341,7 @@ def other_values(r):
         "log_format": "logfmt", "log_to": "journald", "log_sample": 0.5, "tracing.sample": 0.25, "tracing.otlp": "http://127.0.0.1:9", "tracing.ring": "64KiB", "user": "nobody", "group": "nogroup",
         "sandbox": False, "control_socket": "/nowhere", "control_socket_mode": "0660",
         "control_socket_group": "no-such-group", "state_file": "/nowhere",
-        "lmcache.listen": f"tcp://127.0.0.1:{free_port()}",
+        "lmcache.networks": ["127.0.0.0/8"], "lmcache.listen": f"tcp://127.0.0.1:{free_port()}",
         "announce.listen": f"tcp://127.0.0.1:{free_port()}", "announce.forget": "11s", "shared_memory.max_workers": 17,
         "shared_memory.max_endpoints": 65, "shared_memory.max_pools": 17, "shared_memory.flags_per_worker": 128,
         "shared_memory.queue": 1000, "shared_memory.clients": 4104, "shared_memory.max_api_keys": 1000,

@@ -2133,7 +2133,7 @@ Test(conf, every_key_is_written)
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 6s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\nlog_to: journald\nlog_sample: 0.015\ntracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 64KiB}\n"
-		"user: nobody\ngroup: nogroup\nsandbox: false\ncontrol_socket: \"\"\ncontrol_socket_mode: 0640\ncontrol_socket_group: adm\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\"}\n"
+		"user: nobody\ngroup: nogroup\nsandbox: false\ncontrol_socket: \"\"\ncontrol_socket_mode: 0640\ncontrol_socket_group: adm\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\", networks: [10.8.0.0/16]}\n"
 		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"
 		"   decode_policy: prefix, prefill_load: requests, decode_load: tokens, session_header: X-A,\n"

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 
 #include "master/notifier/notifier.h"
 #include "shm/base/clock.h"
@@ -80,16 +82,25 @@ notifier_wait(void)
 }
 
 static void
-setup(void)
+setup_at(const char *where, const char *peer)
 {
 	small_seg();
 	for (uint32_t i = 0; i < seg->hdr->nslots; i++)
 		wake_fds[i] = eventfd(0, EFD_NONBLOCK);
-	(void)snprintf(address, sizeof(address), "ipc://@pdrouter-test-%d", (int)getpid());
+	(void)snprintf(address, sizeof(address), "%s", where);
 	notifier_start();
 	ctx = zmq_ctx_new();
 	push = zmq_socket(ctx, ZMQ_PUSH);
-	cr_assert_eq(zmq_connect(push, address), 0);
+	cr_assert_eq(zmq_connect(push, peer), 0);
+}
+
+static void
+setup(void)
+{
+	char name[64];
+
+	(void)snprintf(name, sizeof(name), "ipc://@pdrouter-test-%d", (int)getpid());
+	setup_at(name, name);
 }
 
 static void
@@ -403,4 +414,98 @@ Test(notifier, an_impossible_address_is_not_tried_again)
 	h.slot = SLOT_NOTIFIER(seg);
 	cr_assert_eq(notifier_main(&h), CHILD_EXIT_NO_RESPAWN);
 	small_seg_end();
+}
+
+/* A free port of 127.0.0.1; `v6`: one where a socket of all IPv6 addresses serves IPv4, too.  0: there is no such family. */
+static unsigned
+free_port(bool v6)
+{
+	struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+	struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	socklen_t len = v6 ? sizeof(six) : sizeof(four);
+	struct sockaddr *sa = v6 ? (struct sockaddr *)&six : (struct sockaddr *)&four;
+	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool ok = fd != -1 && bind(fd, sa, len) == 0 && getsockname(fd, sa, &len) == 0;
+
+	(void)close(fd);
+	if (!ok)
+		return 0;
+	return ntohs(v6 ? six.sin6_port : four.sin_port);
+}
+
+/* The peer is 127.0.0.1. */
+static void
+with_networks(const char *a, const char *b, bool v6)
+{
+	static char *networks[2];
+	const unsigned port = free_port(v6);
+	char where[64], peer[64];
+
+	if (port == 0)
+		cr_skip_test("no IPv6 on this machine");
+	networks[0] = (char *)(uintptr_t)a;
+	networks[1] = (char *)(uintptr_t)b;
+	conf.lmcache_networks = networks;
+	conf.nlmcache_networks = b != NULL ? 2 : 1;
+	(void)snprintf(where, sizeof(where), "tcp://%s:%u", v6 ? "[::]" : "127.0.0.1", port);
+	(void)snprintf(peer, sizeof(peer), "tcp://127.0.0.1:%u", port);
+	setup_at(where, peer);
+}
+
+static void
+expect_accepted(void)
+{
+	send_id("42");
+	cr_expect(counted(M_NOTICES_BAD, 1));
+	cr_expect(counted(M_NOTICES_REFUSED, 0));
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+/* libzmq connects again and again. */
+static void
+expect_refused(void)
+{
+	const volatile uint64_t *n = seg_slab(seg, SLOT_NOTIFIER(seg))->counters;
+	const uint64_t end = clock_ms() + 10000;
+
+	send_id("42");
+	while (n[M_NOTICES_REFUSED] < 2 && clock_ms() < end)
+		(void)usleep(1000);
+	cr_expect_geq(n[M_NOTICES_REFUSED], 2);
+	cr_expect_eq(n[M_NOTICES_BAD], 0, "no message was read");
+	cr_assert_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_assert_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+Test(notifier, a_peer_of_the_networks_is_accepted)
+{
+	with_networks("10.0.0.0/8", "127.0.0.0/8", false);
+	expect_accepted();
+}
+
+Test(notifier, another_peer_is_refused_and_counted)
+{
+	with_networks("10.0.0.0/8", "127.0.0.2", false);
+	expect_refused();
+}
+
+Test(notifier, networks_of_another_family_let_nobody_in)
+{
+	with_networks("fd00::/8", NULL, false);
+	expect_refused();
+}
+
+Test(notifier, an_ipv4_peer_of_an_ipv6_socket_is_accepted)
+{
+	with_networks("fd00::/8", "127.0.0.0/8", true);
+	expect_accepted();
+}
+
+Test(notifier, an_ipv4_peer_of_an_ipv6_socket_is_refused)
+{
+	with_networks("fd00::/8", "10.0.0.0/8", true);
+	expect_refused();
 }
