@@ -97,6 +97,8 @@ L("client.proxy_networks", NETWORKS, proxy_networks, nproxy_networks, 0, 64, "[]
 	"networks of proxies before the router: limits and the log take the client's address from their X-Forwarded-For") \
 K("client.proxy_protocol", BOOL, proxy_protocol, 0, 0, "false", GENERATION,				\
 	"true: connections from client.proxy_networks begin with a header of the PROXY protocol, version 1 or 2")	\
+K("client.forward_address", BOOL, forward_address, 0, 0, "false", GENERATION,				\
+	"true: engines are sent the client's address in X-Forwarded-For and Forwarded, and http or https in X-Forwarded-Proto; what a client says there itself is dropped, what client.proxy_networks say is extended") \
 K("client.id_header", HEADER, client_id_header, 0, 127, "", GENERATION,				\
 	"header that identifies a client in place of API key and address, such as X-Forwarded-For (its last address); only behind a proxy that sets it; \"\": none") \
 K("upstream.idle_timeout", DURATION, live.upstream_idle_ms, 1, CONF_HOUR, "4s", LIVE,			\

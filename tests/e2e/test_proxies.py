@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from certs import Cert, TlsClient
 from procs import MODEL, free_port, wait
 from raw import Client
 
@@ -137,3 +138,43 @@ def test_haproxy_speaks_it(world, send, tmp_path):
     finally:
         proxy.p.terminate()
         proxy.p.wait()
+
+
+FROM_OUTSIDE = [("X-Forwarded-For", "6.6.6.6"), ("Forwarded", "for=6.6.6.6;by=x"), ("X-Forwarded-Proto", "https"), ("X-Forwarded-For", "7.7.7.7")]
+
+
+def sent(engine):
+    seen = engine.last()
+    return [seen.all(name) for name in ("x-forwarded-for", "forwarded", "x-forwarded-proto")]
+
+
+def test_engines_are_sent_the_clients_address(world):
+    cert = Cert(world.dir, "localhost")
+    port = free_port()
+    r, p, d = world.pd(client={"proxy_networks": ["127.0.0.5/32"], "forward_address": True},
+                       tls={"certificates": [cert.row()], "listen": [f"127.0.0.1:{port}"]})
+    own = [["127.0.0.6"], ["for=127.0.0.6;proto=http"], ["http"]]
+    for headers in [], FROM_OUTSIDE:
+        assert ask(r, headers, source="127.0.0.6").status == 200
+        assert sent(p[0]) == sent(d[0]) == own
+    assert ask(r, FROM_OUTSIDE).status == 200  # by a proxy
+    assert sent(d[0]) == [[f"6.6.6.6, 7.7.7.7, {PROXY}"], [f"for=6.6.6.6;by=x, for={PROXY};proto=http"], ["https"]]
+    assert ask(r, []).status == 200
+    assert sent(d[0]) == [[PROXY], [f"for={PROXY};proto=http"], ["http"]]
+    with TlsClient(("127.0.0.1", port), cert.trusting()) as c:
+        assert c.post("/v1/completions", BODY).status == 200
+    assert sent(d[0]) == [["127.0.0.1"], ["for=127.0.0.1;proto=https"], ["https"]]
+
+
+def test_an_ipv6_address_and_none_are_sent(world):
+    r, _, d = world.pd(client={"proxy_networks": ["127.0.0.5/32"], "proxy_protocol": True, "forward_address": True})
+    assert ask(r, FROM_OUTSIDE, first=v2("2001:db8::7", "::1")).status == 200
+    assert sent(d[0]) == [["2001:db8::7"], ['for="[2001:db8::7]";proto=http'], ["http"]]
+    assert ask(r, FROM_OUTSIDE, first=b"PROXY UNKNOWN\r\n").status == 200
+    assert sent(d[0]) == [[], ["for=unknown;proto=http"], ["http"]]
+
+
+def test_lines_pass_as_they_are_without_the_key(world):
+    r, _, d = world.pd()
+    assert ask(r, FROM_OUTSIDE).status == 200
+    assert sent(d[0]) == [["6.6.6.6", "7.7.7.7"], ["for=6.6.6.6;by=x"], ["https"]]

@@ -12,6 +12,7 @@
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/base/response_id.h"
+#include "worker/base/lines.h"
 #include "worker/base/text.h"
 #include "worker/request/client.h"
 #include "worker/request/cors.h"
@@ -96,25 +97,46 @@ take_trace(struct req *req, const struct http_head *h)
 
 /* Returns true if engines get the line.  A tracestate belongs to the client's traceparent. */
 static bool
-passes(const struct http_header *f, bool traced)
+passes(const struct req *req, const struct http_header *f)
 {
-	return !f->hop && !http_is_ours(f->name) && (traced || !span_is(f->name, "tracestate"));
+	return !f->hop && !http_is_ours(f->name) &&
+	       (req->traced || !span_is(f->name, "tracestate")) &&
+	       (req->w->conf->forward_address == 0 || !forwarded_is_ours(f->name));
+}
+
+/* Returns the bytes that were written. */
+static size_t
+put_address(const struct req *req, const struct http_head *h, char *to, size_t size)
+{
+	const struct client_origin *from = &req->client->from;
+	const struct forwarded_peer peer = {
+		.address = from->address,
+		.proto = from->transport == TRANSPORT_TLS ? "https" : "http",
+		.proxy = forwarded_by_proxy(req->w->conf, &from->address),
+	};
+	struct lines l = {to, size, 0};
+
+	forwarded_lines(&peer, h, &l);
+	return l.n;
 }
 
 static void
 take_headers(struct req *req, const struct http_head *h)
 {
 	struct text *text = req->job.text;
-	size_t need = 0, n = 0, nkeys = 0;
+	const size_t room = req->w->conf->forward_address != 0 ? forwarded_room(h) : 0;
+	size_t need = room, n = 0, nkeys = 0;
 
 	for (size_t i = 0; i < h->nheaders; i++)
-		if (passes(&h->headers[i], req->traced))
+		if (passes(req, &h->headers[i]))
 			need += h->headers[i].name.n + h->headers[i].value.n + 4;
 	text->headers = mem_zero(need + 1);
+	if (room > 0)
+		n = put_address(req, h, text->headers, room);
 	for (size_t i = 0; i < h->nheaders; i++) {
 		const struct http_header *f = &h->headers[i];
 
-		if (!passes(f, req->traced))
+		if (!passes(req, f))
 			continue;
 		if (is_key(f->name))
 			nkeys++;
