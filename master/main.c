@@ -906,6 +906,7 @@ check(const struct conf_args *args)
 	}
 	conf_args_notes(args, print_note, NULL);
 	conf_tls_notes(conf, print_note, NULL);
+	conf_engine_tls_notes(conf, NULL, print_note, NULL);
 	if (args->print)
 		conf_write(conf, stdout);
 	else

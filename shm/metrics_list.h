@@ -23,6 +23,10 @@
 	X(TLS_UNFINISHED, "pdrouter_tls_handshakes_total{result=\"unfinished\"}", "") \
 	X(TLS_PLAIN, "pdrouter_tls_handshakes_total{result=\"plain_http\"}", "") \
 	X(TLS_REFUSED, "pdrouter_tls_handshakes_total{result=\"refused\"}", "") \
+	X(ENGINE_TLS_FULL, "pdrouter_engine_tls_handshakes_total{result=\"full\"}", "Ends of TLS handshakes with engines, without those of probes; unfinished: the engine left or was too slow.") \
+	X(ENGINE_TLS_RESUMED, "pdrouter_engine_tls_handshakes_total{result=\"resumed\"}", "") \
+	X(ENGINE_TLS_FAILED, "pdrouter_engine_tls_handshakes_total{result=\"failed\"}", "") \
+	X(ENGINE_TLS_UNFINISHED, "pdrouter_engine_tls_handshakes_total{result=\"unfinished\"}", "") \
 	X(ACCEPT_PAUSES, "pdrouter_accept_pauses_total", "Times a worker stopped accepting, because it had too many connections or too few file descriptors.") \
 	X(CLIENTS_FORGOTTEN, "pdrouter_clients_forgotten_total", "Idle clients whose limits were forgotten to make room for others.") \
 	X(CLIENTS_UNCOUNTED, "pdrouter_clients_uncounted_total", "Requests that passed without limits, because the table of clients had only busy entries for them.") \

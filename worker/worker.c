@@ -342,12 +342,18 @@ finished(const struct worker *w)
 
 /* OpenSSL has its own copy of their keys. */
 static void
-wipe_certificates(const struct conf_tls *tls)
+wipe_certificates(const struct conf *conf)
 {
+	const struct conf_tls *tls = &conf->tls;
+
 	for (size_t i = 0; i < tls->ncertificates; i++)
 		if (tls->certificates[i].key_pem != NULL)
 			explicit_bzero(
 				tls->certificates[i].key_pem, strlen(tls->certificates[i].key_pem));
+	for (size_t i = 0; i < conf->npools; i++)
+		if (conf->pools[i].tls.key_pem != NULL)
+			explicit_bzero(
+				conf->pools[i].tls.key_pem, strlen(conf->pools[i].tls.key_pem));
 }
 
 int
@@ -365,7 +371,7 @@ worker_main(const struct heritage *h)
 	if (w != NULL && h->conf->tls.nlisten > 0 &&
 		(w->tls = tls_server_new(w, &h->conf->tls)) == NULL)
 		return CHILD_EXIT_NO_RESPAWN;
-	wipe_certificates(&h->conf->tls);
+	wipe_certificates(h->conf);
 	if (w != NULL)
 		h->enter_sandbox(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)

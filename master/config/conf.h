@@ -75,6 +75,9 @@ typedef void conf_note_fn(void *arg, const char *flag, const char *why);
 void conf_args_notes(const struct conf_args *args, conf_note_fn *note, void *arg);
 /* The same with the file of each certificate that expires within 14 days. */
 void conf_tls_notes(const struct conf *conf, conf_note_fn *note, void *arg);
+/* The same with each pool whose engines' certificates are not verified, unless it was so `before` (or NULL) too. */
+void conf_engine_tls_notes(
+	const struct conf *conf, const struct conf *before, conf_note_fn *note, void *arg);
 /* At start and at each reload: the file (--host and --port override its `listen`, --control-socket its
  * `control_socket`), or the flags. */
 int conf_from_args(const struct conf_args *args, struct conf **ret, struct conf_error *err);
@@ -87,7 +90,7 @@ int conf_again(const struct conf_args *args, const struct conf *was, struct conf
 	struct conf_error *err);
 /* A child does not need the keys of engines: what it inherited of them is overwritten. */
 void conf_wipe_keys(const struct conf *conf);
-/* A child that serves no clients: the same for the keys of certificates. */
+/* A child that serves no clients and asks no engines: the same for the keys of certificates. */
 void conf_wipe_certificates(const struct conf *conf);
 
 /* Where a pool's endpoints_file or fleet_file is; the caller frees it. */
@@ -96,8 +99,9 @@ char *conf_endpoints_path(const struct conf *conf, const struct conf_pool *pool)
 /* Where the api_keys_file is, or the admin.api_keys_file; the caller frees it. */
 char *conf_api_keys_path(const struct conf *conf, enum door door);
 
-/* The i-th file of `tls`, NULL after the last; the caller frees it. */
-char *conf_tls_path(const struct conf *conf, size_t i);
+/* The files of `tls`, those of pools too, into ret[conf_tls_paths_max()]; the caller frees each.  Returns their number. */
+size_t conf_tls_paths(const struct conf *conf, char **ret);
+size_t conf_tls_paths_max(const struct conf *conf);
 
 /* What a change of a key takes; a set of them is an int. */
 enum conf_class {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "master/config/conf_client_keys.h"
+#include "master/config/conf_engine_tls.h"
 #include "master/config/conf_read.h"
 #include "master/config/conf_tls.h"
 #include "shm/base/mem.h"
@@ -150,6 +151,17 @@ put_pool(struct report *r, const struct conf_pool *p, const char *what)
 }
 
 static void
+put_tls(struct report *r, const char *where, const struct conf_engine_tls *old,
+	const struct conf_engine_tls *next)
+{
+	(void)fprintf(r->out, "%s.tls: %s", where,
+		old->client == NULL    ? "its engines speak TLS now"
+		: next->client == NULL ? "its engines speak TLS no more"
+				       : "other files, or one that has changed");
+	count(r, CONF_GENERATION);
+}
+
+static void
 compare_pool(struct report *r, const struct conf_pool *old, const struct conf_pool *next)
 {
 	char *where = mem_printf("pools[%s]", next->name), *member = mem_printf("%s.", where),
@@ -165,6 +177,8 @@ compare_pool(struct report *r, const struct conf_pool *old, const struct conf_po
 	if (!mem_text_equal(old->api_key, next->api_key) &&
 		mem_text_equal(old->engine_api_key_file, next->engine_api_key_file))
 		put_part(r, where, "another key in its engine_api_key_file");
+	if (!conf_engine_tls_texts_equal(&old->tls, &next->tls))
+		put_tls(r, where, &old->tls, &next->tls);
 	free(where);
 	free(member);
 	free(map);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "master/config/conf_client_keys.h"
+#include "master/config/conf_engine_tls.h"
 
 static void
 keep_restart_keys(
@@ -34,5 +35,7 @@ conf_diff(const struct conf *old, struct conf *next, conf_kept_fn *kept, void *a
 			classes |= (int)conf_root_keys.key[i].class;
 	if (!conf_client_keys_equal(old, next)) /* the same file may have other rows than before */
 		classes |= CONF_LIVE;
+	if (!conf_engine_tls_equal(old, next)) /* workers inherit it */
+		classes |= CONF_GENERATION;
 	return classes;
 }

@@ -56,7 +56,7 @@ K("tls.ciphers", TEXT, tls.ciphers, 1, 2000, CONF_TLS_CIPHERS, GENERATION,				\
 K("tls.max_handshakes", COUNT, tls.max_handshakes, 1, 1000000, "1024", GENERATION,			\
 	"handshakes in progress in one worker; a further connection is closed")				\
 K("tls.watch", BOOL, tls.watch, 0, 0, "false", LIVE,							\
-	"true: changed files of tls are applied without SIGHUP")					\
+	"true: changed files of tls, also of pools, are applied without SIGHUP")					\
 L("cors.origins", ORIGINS, cors_origins, ncors_origins, 0, 64, "[]", GENERATION,				\
 	"origins whose web pages may read answers, such as [\"https://chat.example.net\"], or [\"*\"]; []: the engines' own lines are passed on") \
 L("cors.headers", FIELDS, cors_headers, ncors_headers, 0, 64, "*", GENERATION,			\
@@ -275,6 +275,16 @@ K("priority_header", HEADER, priority_header, 0, 127, "X-Vllm-Priority", LIVE,		
 	"header with that priority; \"\": only the body's member")							\
 K("health_path", PATH, health_path, 1, 255, "(/health; with sglang: /ready)", LIVE,			\
 	"path of health probes")									\
+K("tls.ca", FILE, tls.ca, 0, 4095, "", GENERATION,							\
+	"file with the authorities of engines' certificates, and their lists of revoked ones; \"\": those of the system; for URLs that begin with https://") \
+K("tls.cert", FILE, tls.cert, 0, 4095, "", GENERATION,							\
+	"file with the certificate that the router shows these engines, and its chain; PEM form; \"\": none")	\
+K("tls.key", FILE, tls.key, 0, 4095, "", GENERATION,							\
+	"file with its private key, without a pass phrase; PEM form")					\
+K("tls.server_name", ADDRESS_HOST, tls.server_name, 0, 255, "", GENERATION,				\
+	"name that their certificates must have, and that they are asked for; \"\": the host of the URL")	\
+K("tls.verify", BOOL, tls.verify, 0, 0, "true", GENERATION,						\
+	"false: any certificate is accepted, so another host may be the engine")			\
 K("engine_api_key_file", FILE, engine_api_key_file, 0, 4095, "", LIVE,						\
 	"file with the key that these engines are sent, in place of the client's; \"\": none")			\
 K("trust_found", BOOL, trust_found, 0, 0, "false", LIVE,						\
@@ -368,7 +378,7 @@ K("key", FILE, key, 1, 4095, NULL, GENERATION,								\
 /* An entry of `prefill` and `decode`. */
 #define CONF_ENDPOINT_KEYS(K, L)									\
 K("url", URL, url, 1, 511, NULL, LIVE,									\
-	"http://host[:port][/prefix]")									\
+	"http://host[:port][/prefix], or https://")									\
 CONF_SHARE_KEYS(K, )
 
 /* An entry of `dns`. */

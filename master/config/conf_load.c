@@ -10,6 +10,7 @@
 
 #include "master/config/conf_client_keys.h"
 #include "master/config/conf_read.h"
+#include "master/config/conf_engine_tls.h"
 #include "master/config/conf_tls.h"
 #include "proto/http/http.h"
 #include "shm/base/connector_info.h"
@@ -346,7 +347,9 @@ read_document(struct conf_read *r)
 	set_state_file(r->conf);
 	if (set_listen(r, conf_line(root)) != 0 || conf_finish(r) != 0)
 		return -1;
-	return conf_tls_finish(r, r->conf->key_lines);
+	if (conf_tls_finish(r, r->conf->key_lines) != 0)
+		return -1;
+	return conf_engine_tls_finish(r);
 }
 
 static int

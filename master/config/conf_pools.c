@@ -7,9 +7,11 @@
 #include "master/config/conf_api_key.h"
 #include "master/config/conf_connector.h"
 #include "master/config/conf_endpoints.h"
+#include "master/config/conf_engine_tls.h"
 #include "master/config/conf_read.h"
 #include "master/config/conf_seen.h"
 #include "master/config/conf_tls.h"
+#include "proto/tls/client.h"
 #include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
 
@@ -32,6 +34,7 @@ conf_pool_free(struct conf_pool *p)
 	free(p->file_text);
 	free(p->dns);
 	mem_free_secret(p->api_key);
+	conf_engine_tls_free(&p->tls);
 	free(p->groups); /* the names are the endpoints' */
 	conf_values_free(&conf_pool_keys, p);
 }
@@ -250,6 +253,7 @@ conf_pool_finish(struct conf_read *r, struct conf_pool *p, const int *lines)
 		check_roles(r, p, lines) != 0 || check_sources(r, p, lines) != 0)
 		return -1;
 	p->queue_size_line = conf_given(lines, "queue_size");
+	conf_engine_tls_lines(p, lines);
 	if (p->engine_api_key_file != NULL && r->was != NULL)
 		p->api_key = mem_strdup(conf_pool_before(r, p)->api_key);
 	else if (p->engine_api_key_file != NULL &&
@@ -282,6 +286,13 @@ conf_wipe_certificates(const struct conf *conf)
 		if (conf->tls.certificates[i].key_pem != NULL)
 			explicit_bzero(conf->tls.certificates[i].key_pem,
 				strlen(conf->tls.certificates[i].key_pem));
+	for (size_t i = 0; i < conf->npools; i++) {
+		if (conf->pools[i].tls.key_pem != NULL)
+			explicit_bzero(
+				conf->pools[i].tls.key_pem, strlen(conf->pools[i].tls.key_pem));
+		if (conf->pools[i].tls.client != NULL)
+			tls_client_wipe(conf->pools[i].tls.client);
+	}
 }
 
 static int

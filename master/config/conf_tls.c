@@ -44,9 +44,8 @@ conf_certificates_set(struct conf_read *r, const struct conf_key *k, void *base,
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-/* A file's text, or NULL with the error written; `line` and `key` are those of its name. */
-static char *
-read_pem(struct conf_read *r, const char *name, int line, const char *key)
+char *
+conf_read_pem(struct conf_read *r, const char *name, int line, const char *key)
 {
 	char *path = conf_beside(r->file, name), *text = mem_zero(PEM_MAX + 1), *kept = NULL;
 	const ssize_t n = conf_read_small(path, text, PEM_MAX + 1);
@@ -79,9 +78,9 @@ read_certificate(struct conf_read *r, struct conf_certificate *c, size_t i)
 {
 	char *cert = entry_key(i, "cert"), *key = entry_key(i, "key");
 
-	c->cert_pem = read_pem(r, c->cert, c->cert_line, cert);
+	c->cert_pem = conf_read_pem(r, c->cert, c->cert_line, cert);
 	if (c->cert_pem != NULL)
-		c->key_pem = read_pem(r, c->key, c->key_line, key);
+		c->key_pem = conf_read_pem(r, c->key, c->key_line, key);
 	free(cert);
 	free(key);
 	return c->key_pem != NULL ? 0 : -1;
@@ -108,7 +107,7 @@ read_files(struct conf_read *r, int ca_line)
 			return -1;
 	if (t->client_ca == NULL)
 		return 0;
-	t->client_ca_pem = read_pem(r, t->client_ca, ca_line, "tls.client_ca");
+	t->client_ca_pem = conf_read_pem(r, t->client_ca, ca_line, "tls.client_ca");
 	return t->client_ca_pem != NULL ? 0 : -1;
 }
 
@@ -127,15 +126,15 @@ fail_fault(struct conf_read *r, const struct tls_fault *f, const int *lines)
 	char *key = entry_key(f->at, f->part == TLS_PART_CERT ? "cert" : "key");
 	const char *const name[] = {[TLS_PART_CERT] = key,
 		[TLS_PART_KEY] = key,
-		[TLS_PART_CLIENT_CA] = "tls.client_ca",
+		[TLS_PART_CA] = "tls.client_ca",
 		[TLS_PART_CIPHERS] = "tls.ciphers"};
 	const char *const file[] = {[TLS_PART_CERT] = c->cert,
 		[TLS_PART_KEY] = c->key,
-		[TLS_PART_CLIENT_CA] = r->conf->tls.client_ca,
+		[TLS_PART_CA] = r->conf->tls.client_ca,
 		[TLS_PART_CIPHERS] = ""};
 	int line = f->part == TLS_PART_CERT ? c->cert_line : c->key_line;
 
-	if (f->part >= TLS_PART_CLIENT_CA)
+	if (f->part >= TLS_PART_CA)
 		line = line_of(lines, name[f->part]);
 	(void)conf_enter(r, "%s", name[f->part]);
 	(void)conf_fail(r, line, "%.120s%s%s", file[f->part],
@@ -145,19 +144,28 @@ fail_fault(struct conf_read *r, const struct tls_fault *f, const int *lines)
 }
 
 static int
-fail_date(struct conf_read *r, size_t i, const char *what, int64_t at)
+fail_date(struct conf_read *r, int line, const char *key, const char *file, const char *what,
+	int64_t at)
 {
-	const struct conf_certificate *c = &r->conf->tls.certificates[i];
-	char day[32] = "", *key = entry_key(i, "cert");
 	const time_t t = (time_t)at;
+	char day[32] = "";
 	struct tm tm;
 
 	if (gmtime_r(&t, &tm) != NULL)
 		(void)strftime(day, sizeof(day), "%Y-%m-%d %H:%M UTC", &tm);
 	(void)conf_enter(r, "%s", key);
-	(void)conf_fail(r, c->cert_line, "%.120s %s %s", c->cert, what, day);
-	free(key);
-	return -1;
+	return conf_fail(r, line, "%.120s %s %s", file, what, day);
+}
+
+int
+conf_check_dates(
+	struct conf_read *r, int line, const char *key, const char *file, struct tls_validity v)
+{
+	const int64_t now = (int64_t)time(NULL);
+
+	if (v.until <= now)
+		return fail_date(r, line, key, file, "expired", v.until);
+	return v.from > now ? fail_date(r, line, key, file, "is not valid before", v.from) : 0;
 }
 
 /* One that was in force stays: the reading that finds it expired may be about something else. */
@@ -171,21 +179,20 @@ was_in_force(const struct conf_read *r, size_t i)
 static int
 check_dates(struct conf_read *r, const struct tls_context *context)
 {
-	const int64_t now = (int64_t)time(NULL);
 	struct conf_tls *t = &r->conf->tls;
+	int rc = 0;
 
-	for (size_t i = 0; i < t->ncertificates; i++) {
+	for (size_t i = 0; rc == 0 && i < t->ncertificates; i++) {
 		struct tls_validity v = tls_context_validity(context, i);
+		char *key = entry_key(i, "cert");
 
 		t->certificates[i].until = v.until;
-		if (was_in_force(r, i))
-			continue;
-		if (v.until <= now)
-			return fail_date(r, i, "expired", v.until);
-		if (v.from > now)
-			return fail_date(r, i, "is not valid before", v.from);
+		if (!was_in_force(r, i))
+			rc = conf_check_dates(
+				r, t->certificates[i].cert_line, key, t->certificates[i].cert, v);
+		free(key);
 	}
-	return 0;
+	return rc;
 }
 
 int
@@ -215,33 +222,70 @@ conf_tls_finish(struct conf_read *r, const int *lines)
 	return rc;
 }
 
+static void
+note_end(const char *file, int64_t until, conf_note_fn *note, void *arg)
+{
+	const int64_t left = until - (int64_t)time(NULL);
+	char why[64];
+
+	if (file == NULL || left >= EXPIRES_SOON_S)
+		return;
+	(void)snprintf(
+		why, sizeof(why), "this certificate expires in %d days", (int)(left / DAY_S));
+	note(arg, file, why);
+}
+
 void
 conf_tls_notes(const struct conf *conf, conf_note_fn *note, void *arg)
 {
-	const int64_t now = (int64_t)time(NULL);
-	char why[64];
+	for (size_t i = 0; i < conf->tls.ncertificates; i++)
+		note_end(
+			conf->tls.certificates[i].cert, conf->tls.certificates[i].until, note, arg);
+	for (size_t i = 0; i < conf->npools; i++) {
+		const struct conf_engine_tls *t = &conf->pools[i].tls;
 
-	for (size_t i = 0; i < conf->tls.ncertificates; i++) {
-		const int64_t left = conf->tls.certificates[i].until - now;
-
-		(void)snprintf(why, sizeof(why), "this certificate expires in %d days",
-			(int)(left / DAY_S));
-		if (left < EXPIRES_SOON_S)
-			note(arg, conf->tls.certificates[i].cert, why);
+		if (t->ca_until != 0)
+			note_end(t->ca, t->ca_until, note, arg);
+		if (t->cert_until != 0)
+			note_end(t->cert, t->cert_until, note, arg);
 	}
 }
 
-char *
-conf_tls_path(const struct conf *conf, size_t i)
+/* The i-th of the names, which may be missing: NULL if there are no more. */
+static char *const *
+name_at(const struct conf *conf, size_t i)
 {
 	const struct conf_tls *t = &conf->tls;
-	const char *name = t->client_ca;
+	const struct conf_pool *p;
 
 	if (i < 2 * t->ncertificates)
-		name = i % 2 == 0 ? t->certificates[i / 2].cert : t->certificates[i / 2].key;
-	else if (i > 2 * t->ncertificates || name == NULL)
+		return i % 2 == 0 ? &t->certificates[i / 2].cert : &t->certificates[i / 2].key;
+	i -= 2 * t->ncertificates;
+	if (i == 0)
+		return &t->client_ca;
+	i--;
+	if (i >= 3 * conf->npools)
 		return NULL;
-	return conf_beside(conf->path, name);
+	p = &conf->pools[i / 3];
+	return i % 3 == 0 ? &p->tls.ca : i % 3 == 1 ? &p->tls.cert : &p->tls.key;
+}
+
+size_t
+conf_tls_paths(const struct conf *conf, char **ret)
+{
+	char *const *name;
+	size_t n = 0;
+
+	for (size_t i = 0; (name = name_at(conf, i)) != NULL; i++)
+		if (*name != NULL)
+			ret[n++] = conf_beside(conf->path, *name);
+	return n;
+}
+
+size_t
+conf_tls_paths_max(const struct conf *conf)
+{
+	return 2 * conf->tls.ncertificates + 1 + 3 * conf->npools;
 }
 
 /* --- comparing and freeing -------------------------------------------------------------------- */

@@ -464,8 +464,6 @@ set_url(const struct conf_key *k, void *base, const char *text, char what[CONF_W
 	struct http_url url;
 	const char *why;
 
-	if (strncasecmp(text, "https://", 8) == 0)
-		return bad(what, "%.80s: TLS to engines is not supported yet, use http://", text);
 	if (check_length(k, text, what) != 0)
 		return -1;
 	if (http_url_parse(text, &url, &why) != 0)

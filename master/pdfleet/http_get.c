@@ -103,7 +103,7 @@ http_get(const char *url, const char *path, struct membuf *body)
 	char *request;
 	int fd, status = -1;
 
-	if (http_url_parse(url, &at, &why) != 0 || (fd = connect_to(&at)) == -1)
+	if (http_url_parse(url, &at, &why) != 0 || at.tls || (fd = connect_to(&at)) == -1)
 		return -1;
 	request = mem_printf("GET %s%s HTTP/1.1\r\nHost: %s%s%s:%u\r\nConnection: close\r\n\r\n",
 		at.prefix, path, at.ipv6 ? "[" : "", at.host, at.ipv6 ? "]" : "", at.port);

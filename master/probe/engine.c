@@ -39,6 +39,7 @@ engine_fini(struct engine *e)
 {
 	assert(e->health == NULL && e->scrape == NULL);
 	models_clear(&e->models);
+	tls_memory_clear(&e->memory);
 	free(e->url);
 	free(e->pool_name);
 	free(e->authority);
@@ -68,6 +69,12 @@ engine_shortage(struct engine *e, const char *why)
 	p->shortage_ms = now;
 	log_error("engines cannot be probed: this machine lacks resources; their states stay",
 		LOG_S("reason", why));
+}
+
+struct tls_client *
+engine_tls(const struct engine *e)
+{
+	return e->at.tls ? e->pool->tls.client : NULL;
 }
 
 const char *

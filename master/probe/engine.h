@@ -12,6 +12,7 @@
 
 #include "master/probe/models.h"
 #include "proto/http/http.h"
+#include "proto/tls/client.h"
 #include "shm/base/conf.h"
 #include "shm/table.h"
 
@@ -84,7 +85,8 @@ struct engine {
 	bool found;                       /* fact: it is in no list of the configuration */
 
 	/* W: health.c; models, models_number and runtime: learn.c */
-	struct ep_addr addr; /* proven by a probe, or given as a literal; family 0: none yet */
+	struct tls_memory memory; /* of its latest session of TLS; filled by its probes */
+	struct ep_addr addr;      /* proven by a probe, or given as a literal; family 0: none yet */
 	struct model_set models;
 	uint64_t models_number; /* counts changes of `models` and `runtime` */
 	struct runtime runtime;
@@ -113,6 +115,9 @@ void engine_fini(struct engine *e);
  * Each engine has its own fixed offset in the grid, so probes are spread evenly over the interval.
  */
 uint64_t engine_wait_ms(const struct engine *e, uint64_t now_ms, uint64_t interval_ms);
+
+/* How the engine is verified; NULL: it speaks no TLS. */
+struct tls_client *engine_tls(const struct engine *e);
 
 /* The key that the engine is sent, or NULL.  A found engine gets none unless its pool trusts it. */
 const char *engine_key(const struct engine *e);

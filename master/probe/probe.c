@@ -10,6 +10,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "master/probe/wire.h"
 #include "proto/http/http.h"
 #include "proto/json/json_small.h"
 #include "proto/json/utf8.h"
@@ -28,7 +29,8 @@
 
 /*
  * IDLE --probe_get--> CONNECT --writable--> SEND --all written--> HEAD --head--> BODY --end--> IDLE
- *    \--- kept connection ------------------^
+ *    \                     \---- SHAKE -----^
+ *     \--- kept connection ----------------/
  *
  * A kept connection is watched while IDLE: what comes on it belongs to no request, so it is closed.
  * One that breaks later, without a byte of an answer, was stale too: the request is sent once more,
@@ -38,6 +40,7 @@ enum state {
 	IDLE,
 	FAILED /* could not start: reported from the loop */,
 	CONNECT,
+	SHAKE, /* of TLS */
 	SEND,
 	HEAD,
 	BODY,
@@ -63,9 +66,12 @@ struct probe {
 	probe_fn *fn;
 	void *arg;
 	enum state state;
-	int fd;
+	struct wire wire;
+	struct tls_client *tls; /* of the GET, a reference; NULL: plain */
+	const char *host;
+	struct tls_memory *memory;
 	struct event *io, *clock;
-	struct ep_addr addr; /* of fd */
+	struct ep_addr addr; /* of wire */
 	bool reused;
 	bool keep;
 	bool keyed;
@@ -148,7 +154,7 @@ probe_new(struct probe_env *env, probe_fn *fn, void *arg)
 	p->env = env;
 	p->fn = fn;
 	p->arg = arg;
-	p->fd = -1;
+	p->wire.fd = -1;
 	p->clock = event_new(env->base, -1, 0, on_clock, p);
 	assert(p->clock != NULL);
 	return p;
@@ -160,9 +166,8 @@ hang_up(struct probe *p)
 	if (p->io != NULL)
 		event_free(p->io);
 	p->io = NULL;
-	if (p->fd != -1)
-		(void)close(p->fd);
-	p->fd = -1;
+	if (p->wire.fd != -1)
+		(void)close(wire_release(&p->wire));
 }
 
 static void
@@ -171,6 +176,7 @@ forget(struct probe *p)
 	(void)event_del(p->clock);
 	mem_free_secret(p->request);
 	p->request = NULL;
+	tls_client_free(&p->tls);
 	free(p->head.p);
 	p->head = (struct bytes){0};
 	p->env->held -= p->body.room;
@@ -196,8 +202,8 @@ probe_free(struct probe **pp)
 	forget(p);
 	if (p->io != NULL)
 		event_free(p->io);
-	if (p->fd != -1)
-		close_soon(p->env, p->fd);
+	if (p->wire.fd != -1)
+		close_soon(p->env, wire_release(&p->wire));
 	event_free(p->clock);
 	free(p);
 	*pp = NULL;
@@ -253,6 +259,16 @@ fail_errno(struct probe *p, int err)
 		(struct probe_answer){.error = -err, .local = is_local(err), .why = strerror(err)});
 }
 
+/* `err`: errno of a connection that was made. */
+static void
+fail_wire(struct probe *p, int err)
+{
+	if (p->wire.ssl != NULL && p->wire.why[0] != '\0')
+		finish(p, -err, p->wire.why);
+	else
+		fail_errno(p, err);
+}
+
 static void
 on_clock(evutil_socket_t fd, short what, void *arg)
 {
@@ -260,6 +276,7 @@ on_clock(evutil_socket_t fd, short what, void *arg)
 		[IDLE] = "",
 		[FAILED] = "",
 		[CONNECT] = "no connection in time",
+		[SHAKE] = "tls: no handshake in time",
 		[SEND] = "request not taken in time",
 		[HEAD] = "no answer in time",
 		[BODY] = "answer not complete in time",
@@ -284,7 +301,7 @@ watch(struct probe *p, short what)
 		return;
 	if (p->io != NULL)
 		event_free(p->io);
-	p->io = event_new(p->env->base, p->fd, what, on_io, p);
+	p->io = event_new(p->env->base, p->wire.fd, what, on_io, p);
 	assert(p->io != NULL);
 	(void)event_add(p->io, NULL);
 }
@@ -299,11 +316,11 @@ dial(struct probe *p)
 	p->reused = false;
 	if (len == 0)
 		return EADDRNOTAVAIL;
-	p->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (p->fd == -1)
+	p->wire.fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (p->wire.fd == -1)
 		return errno;
 	p->state = CONNECT;
-	if (connect(p->fd, (struct sockaddr *)&sa, len) == -1 && errno != EINPROGRESS) {
+	if (connect(p->wire.fd, (struct sockaddr *)&sa, len) == -1 && errno != EINPROGRESS) {
 		int err = errno;
 
 		hang_up(p);
@@ -313,33 +330,24 @@ dial(struct probe *p)
 	return 0;
 }
 
-/* An idle connection is good if there is nothing to read on it, not even its end. */
 static bool
-is_quiet(int fd)
+may_reuse(struct probe *p, const struct probe_request *rq)
 {
-	char c;
-
-	return recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 &&
-	       (errno == EAGAIN || errno == EWOULDBLOCK);
-}
-
-static bool
-may_reuse(const struct probe *p, const struct probe_request *rq)
-{
-	return rq->keep && !rq->fresh && ep_addr_equal(&p->addr, rq->addr) && is_quiet(p->fd);
+	return rq->keep && !rq->fresh && ep_addr_equal(&p->addr, rq->addr) &&
+	       wire_is_of(&p->wire, rq->tls) && wire_is_quiet(&p->wire);
 }
 
 /* Sends what the socket takes.  0 or an errno. */
 static int
 send_request(struct probe *p)
 {
-	ssize_t n = send(p->fd, p->request + p->sent, p->request_len - p->sent, MSG_NOSIGNAL);
+	ssize_t n = wire_send(&p->wire, p->request + p->sent, p->request_len - p->sent);
 
-	if (n == -1 && errno != EAGAIN && errno != EINTR)
-		return errno;
+	if (n < 0 && n != -EAGAIN && n != -EINTR)
+		return (int)-n;
 	p->sent += n > 0 ? (size_t)n : 0;
 	p->state = p->sent < p->request_len ? SEND : HEAD;
-	watch(p, p->state == SEND ? EV_WRITE : EV_READ);
+	watch(p, p->state == SEND && p->wire.wants == WIRE_WANTS_ROOM ? EV_WRITE : EV_READ);
 	return 0;
 }
 
@@ -359,19 +367,22 @@ probe_get(struct probe *p, const struct probe_request *rq)
 	p->request_len = strlen(p->request);
 	p->keep = rq->keep;
 	p->keyed = rq->api_key != NULL;
+	p->tls = rq->tls != NULL ? tls_client_ref(rq->tls) : NULL;
+	p->host = rq->host;
+	p->memory = rq->memory;
 	p->want_body = rq->want_body;
 	p->piece = rq->piece;
 	p->max_body = rq->max_body;
 	p->sent = p->head_seen = p->body_len = 0;
 	p->status = 0;
 	p->keep_alive = p->answering = false;
-	if (p->fd != -1 && !may_reuse(p, rq))
+	if (p->wire.fd != -1 && !may_reuse(p, rq))
 		hang_up(p);
 	p->addr = *rq->addr;
-	p->reused = p->fd != -1;
+	p->reused = p->wire.fd != -1;
 	if (p->reused && send_request(p) != 0)
 		hang_up(p);
-	if (p->fd == -1) {
+	if (p->wire.fd == -1) {
 		p->early_errno = dial(p);
 		if (p->early_errno != 0) { /* fn is never called from in here */
 			p->state = FAILED;
@@ -388,7 +399,7 @@ broken(struct probe *p, int err)
 	int r;
 
 	if (!p->reused || p->answering) {
-		fail_errno(p, err);
+		fail_wire(p, err);
 		return;
 	}
 	hang_up(p);
@@ -407,16 +418,42 @@ on_writable(struct probe *p)
 		broken(p, err);
 }
 
+/* The handshake of TLS; then the request is sent. */
+static void
+on_shake(struct probe *p)
+{
+	const int r = wire_shake(&p->wire);
+
+	if (r == 0)
+		on_writable(p);
+	else if (r == -EAGAIN)
+		watch(p, p->wire.wants == WIRE_WANTS_ROOM ? EV_WRITE : EV_READ);
+	else
+		fail_wire(p, -r);
+}
+
+static void
+begin_tls(struct probe *p)
+{
+	p->state = SHAKE;
+	if (wire_begin_tls(&p->wire, p->tls, p->host, p->memory))
+		on_shake(p);
+	else
+		fail_errno(p, ENOMEM);
+}
+
 static void
 on_connected(struct probe *p)
 {
 	int err = 0;
 	socklen_t len = sizeof(err);
 
-	if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &err, &len) == -1)
+	if (getsockopt(p->wire.fd, SOL_SOCKET, SO_ERROR, &err, &len) == -1)
 		err = errno;
 	if (err != 0)
 		fail_errno(p, err);
+	else if (p->tls != NULL)
+		begin_tls(p);
 	else
 		on_writable(p);
 }
@@ -553,29 +590,39 @@ static void
 on_readable(struct probe *p)
 {
 	size_t size = p->state == HEAD ? HEAD_MAX : sizeof(p->env->buf);
-	ssize_t n = read(p->fd, p->env->buf, size);
+	ssize_t n = wire_read(&p->wire, p->env->buf, size);
 
-	if (n == -1 && (errno == EAGAIN || errno == EINTR))
+	if (n == -EAGAIN || n == -EINTR)
 		return;
-	if (n == -1 && p->state == HEAD)
-		broken(p, errno);
-	else if (n == -1)
-		fail_errno(p, errno);
+	if (n < 0 && p->state == HEAD)
+		broken(p, (int)-n);
+	else if (n < 0)
+		fail_wire(p, (int)-n);
 	else if (n == 0)
 		on_end(p);
 	else if (p->state == HEAD)
 		take_head(p, p->env->buf, (size_t)n);
 	else
 		take_body(p, p->env->buf, (size_t)n);
+	if (n > 0 && (p->state == HEAD || p->state == BODY) && wire_is_ahead(&p->wire))
+		event_active(p->io, EV_READ, 0);
+}
+
+/* The engine closes the connection, or sends bytes that belong to no request; or a ticket of TLS. */
+static void
+on_idle(struct probe *p)
+{
+	if (p->wire.ssl == NULL || !wire_is_quiet(&p->wire))
+		hang_up(p);
 }
 
 static void
 on_io(evutil_socket_t fd, short what, void *arg)
 {
 	static void (*const step[STATE_N])(struct probe *) = {
-		[IDLE] =
-			hang_up, /* the engine closes it, or sends bytes that belong to no request */
+		[IDLE] = on_idle,
 		[CONNECT] = on_connected,
+		[SHAKE] = on_shake,
 		[SEND] = on_writable,
 		[HEAD] = on_readable,
 		[BODY] = on_readable,

@@ -15,6 +15,8 @@ struct ep_addr;
 struct event_base;
 struct probe;
 struct probe_env;
+struct tls_client;
+struct tls_memory;
 
 /* What all probes share: the read buffer, and the limit of all answers' bytes together, `max_held`. */
 struct probe_env *probe_env_new(struct event_base *base, size_t max_held);
@@ -40,11 +42,14 @@ struct probe_request {
 	const struct ep_addr *addr;
 	const char *authority; /* Host header */
 	const char *prefix, *path;
-	uint64_t timeout_ms;   /* from now to the answer's last byte */
-	size_t max_body;       /* more is -EMSGSIZE */
-	const char *api_key;   /* sent as a bearer token; NULL: none */
-	bool want_body;        /* it is kept for fn */
-	probe_piece_fn *piece; /* called with it piece by piece, fn's arg; without either it is
+	uint64_t timeout_ms;    /* from now to the answer's last byte */
+	size_t max_body;        /* more is -EMSGSIZE */
+	struct tls_client *tls; /* the connection is TLS; NULL: plain */
+	const char *host;       /* with tls: that the engine must be; lives as long as the probe */
+	struct tls_memory *memory; /* with tls: lives as long as the probe */
+	const char *api_key;       /* sent as a bearer token; NULL: none */
+	bool want_body;            /* it is kept for fn */
+	probe_piece_fn *piece;     /* called with it piece by piece, fn's arg; without either it is
 				  read and dropped */
 	bool keep;  /* the connection may be used again; else it is a new one, closed after */
 	bool fresh; /* with keep: this time it is a new one */

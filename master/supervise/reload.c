@@ -133,6 +133,13 @@ say_expiring(void *arg, const char *file, const char *why)
 	log_warn("a certificate expires soon", LOG_S("file", file), LOG_S("reason", why));
 }
 
+static void
+say_unverified(void *arg, const char *pool, const char *why)
+{
+	(void)arg;
+	log_warn("engines are not verified", LOG_S("pool", pool), LOG_S("reason", why));
+}
+
 int
 reload_read(const struct conf_args *args, const struct conf *before, struct conf **ret,
 	struct conf_error *err)
@@ -143,6 +150,7 @@ reload_read(const struct conf_args *args, const struct conf *before, struct conf
 		return -1;
 	clip_connections(conf, before);
 	conf_tls_notes(conf, say_expiring, NULL);
+	conf_engine_tls_notes(conf, before, say_unverified, NULL);
 	*ret = conf;
 	return 0;
 }
@@ -192,8 +200,8 @@ on_files(void *arg)
 static void
 watch_files(struct reload *r)
 {
-	const struct conf_tls *tls = &r->conf->tls;
-	char **paths = mem_array(r->conf->npools + 2 * tls->ncertificates + 4, sizeof(char *));
+	char **paths = mem_array(
+		DOOR_N + r->conf->npools + conf_tls_paths_max(r->conf), sizeof(char *));
 	size_t n = 0;
 
 	for (enum door door = 0; r->conf->watch && door < DOOR_N; door++)
@@ -202,8 +210,8 @@ watch_files(struct reload *r)
 	for (size_t i = 0; i < r->conf->npools; i++)
 		if (r->conf->pools[i].watch)
 			paths[n++] = conf_endpoints_path(r->conf, &r->conf->pools[i]);
-	for (size_t i = 0; tls->watch && (paths[n] = conf_tls_path(r->conf, i)) != NULL; i++)
-		n++;
+	if (r->conf->tls.watch)
+		n += conf_tls_paths(r->conf, paths + n);
 	watch_set(r->watch, (const char *const *)paths, n);
 	while (n > 0)
 		free(paths[--n]);
@@ -362,6 +370,13 @@ keep_certificates(struct reload *r, struct conf *c)
 
 	c->tls = r->conf->tls;
 	r->conf->tls = read;
+	/* the same text: it has the same pools */
+	for (size_t i = 0; i < c->npools && i < r->conf->npools; i++) {
+		const struct conf_engine_tls of_pool = c->pools[i].tls;
+
+		c->pools[i].tls = r->conf->pools[i].tls;
+		r->conf->pools[i].tls = of_pool;
+	}
 }
 
 /*
@@ -381,16 +396,28 @@ put_before_next(struct reload *r, struct candidate *c, int classes)
 	put_in_force(r);
 }
 
+/* Other files than those in force come with `next`. */
+static bool
+has_same_key_files(const struct conf *a, const struct conf *b)
+{
+	bool same = true, any = false;
+
+	for (enum door door = 0; door < DOOR_N; door++) {
+		same = same && mem_text_equal(a->api_keys_file[door], b->api_keys_file[door]);
+		any = any || a->api_keys_file[door] != NULL;
+	}
+	return same && any;
+}
+
 static void
 swap_keys_text(struct conf *a, struct conf *b)
 {
-	char *const text = a->api_keys_text;
-	const size_t n = a->napi_keys_text;
+	for (enum door door = 0; door < DOOR_N; door++) {
+		const struct conf_text text = a->api_keys_text[door];
 
-	a->api_keys_text = b->api_keys_text;
-	a->napi_keys_text = b->napi_keys_text;
-	b->api_keys_text = text;
-	b->napi_keys_text = n;
+		a->api_keys_text[door] = b->api_keys_text[door];
+		b->api_keys_text[door] = text;
+	}
 }
 
 /* `next` waits, but a key that was revoked counts at once: the api_keys_file as `next` has read it, with all else that is
@@ -403,14 +430,13 @@ put_keys_before_next(struct reload *r)
 	char text[600];
 	int classes;
 
-	if (r->conf->api_keys_file == NULL ||
-		!mem_text_equal(r->conf->api_keys_file, r->next.conf->api_keys_file))
+	if (!has_same_key_files(r->conf, r->next.conf))
 		return;
 	swap_keys_text(r->conf, r->next.conf);
 	classes = read_again(r, &c, &err);
 	swap_keys_text(r->conf, r->next.conf);
 	if (classes < 0)
-		log_warn("the keys of clients wait with the reload",
+		log_warn("the keys wait with the reload",
 			LOG_S("error", conf_error_text(&err, text, sizeof(text))));
 	put_before_next(r, &c, classes);
 }

@@ -139,17 +139,20 @@ void http_body_init(struct http_body *b, enum http_framing framing, uint64_t con
 ssize_t http_body_next(struct http_body *b, const char *in, size_t n, struct span *ret_data);
 
 /*
- * A URL as configured for an endpoint: http://host[:port][/prefix].  Host names, IPv4 and bracketed
+ * A URL as configured for an endpoint: http://host[:port][/prefix], or https://.  Host names, IPv4 and bracketed
  * IPv6 literals.  Returns 0 or -EINVAL with *ret_why one English phrase (static).
- * host comes without brackets; prefix without trailing slash ("" if none); port 80 if absent.
+ * host comes without brackets; prefix without trailing slash ("" if none); port 80 or 443 if absent.
  */
 struct http_url {
 	char host[256];
 	uint16_t port;
 	bool ipv6; /* host is an IPv6 literal */
+	bool tls;  /* https:// */
 	char prefix[128];
 };
 int http_url_parse(const char *text, struct http_url *ret, const char **ret_why);
+/* Whether a URL that http_url_parse() takes begins with https://. */
+bool http_url_is_tls(const char *text);
 
 /*
  * Undoes the percent-encoding of a part of a path; an invalid code stays as it is.  False, and an

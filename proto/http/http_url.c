@@ -65,7 +65,7 @@ take_port(const char **p, struct http_url *ret)
 	const char *s = *p;
 	unsigned port = 0;
 
-	ret->port = 80;
+	ret->port = ret->tls ? 443 : 80;
 	if (*s != ':')
 		return *s == '\0' || *s == '/'
 			       ? NULL
@@ -97,16 +97,30 @@ take_prefix(const char *s, struct http_url *ret)
 	return NULL;
 }
 
+static const char plain_scheme[] = "http://", tls_scheme[] = "https://";
+
+static bool
+begins_with(const char *text, const char *scheme)
+{
+	return strncasecmp(text, scheme, strlen(scheme)) == 0;
+}
+
+bool
+http_url_is_tls(const char *text)
+{
+	return begins_with(text, tls_scheme);
+}
+
 int
 http_url_parse(const char *text, struct http_url *ret, const char **ret_why)
 {
-	static const char scheme[] = "http://";
 	struct http_url url;
 	const char *p = text, *why;
 
-	if (strncasecmp(text, scheme, strlen(scheme)) != 0)
-		return bad_url(ret_why, "the URL does not start with http://");
-	p += strlen(scheme);
+	url.tls = http_url_is_tls(text);
+	if (!url.tls && !begins_with(text, plain_scheme))
+		return bad_url(ret_why, "the URL does not start with http:// or https://");
+	p += strlen(url.tls ? tls_scheme : plain_scheme);
 	why = take_host(&p, &url);
 	if (why == NULL)
 		why = take_port(&p, &url);

@@ -15,6 +15,7 @@
 #include "shm/base/log.h"
 
 struct net;
+struct tls_client;
 
 enum role { ROLE_PREFILL, ROLE_DECODE, ROLE_N };
 #define CONNECTOR_ID(id, ...) CONNECTOR_##id,
@@ -194,6 +195,21 @@ struct conf_queue {
 	uint64_t timeout_ms;     /* longest wait of a request */
 };
 
+/* TLS with the engines of a pool whose URLs begin with https://. */
+struct conf_engine_tls {
+	/* files: who signs engines' certificates, NULL: the system's authorities; the router's own */
+	char *ca, *cert, *key;
+	char *server_name; /* that engines' certificates have; NULL: the host of the URL */
+	uint32_t verify;
+	/* what the files hold; NULL: none, or wiped */
+	char *ca_pem, *cert_pem, *key_pem;
+	int ca_line, cert_line, key_line;
+	/* Unix time: the first end of an authority of `ca`, and the end of `cert`; 0: no such file */
+	int64_t ca_until, cert_until;
+	struct tls_client
+		*client; /* NULL: no key of `tls` is given, and no URL begins with https:// */
+};
+
 struct conf_pool {
 	char *name;
 	char **models; /* nmodels 0: learned from the engines' /v1/models */
@@ -219,7 +235,8 @@ struct conf_pool {
 	char *priority_header;                 /* of an integer, the lowest goes first; or NULL */
 	char *health_path;                     /* default by engine: /health, /ready */
 	char *metric_running, *metric_waiting; /* of the engine's /metrics; NULL: the known names */
-	char *engine_api_key_file, *api_key;   /* what its engines are sent; NULL: none */
+	struct conf_engine_tls tls;
+	char *engine_api_key_file, *api_key; /* what its engines are sent; NULL: none */
 	uint32_t
 		trust_found; /* 1: engines that are in no list of the configuration are sent it, too */
 	/* or NULL, one of both at most; the endpoints are already in the list below */
@@ -305,7 +322,7 @@ struct conf_tls {
 	enum tls_min min_version;
 	char *ciphers;           /* of TLS 1.2, as OpenSSL writes them */
 	uint32_t max_handshakes; /* in progress in one worker */
-	uint32_t watch;          /* 1: changed files count without SIGHUP */
+	uint32_t watch;          /* 1: changed files count without SIGHUP, those of pools too */
 };
 
 #define CONF_FANOUT_MAX 128

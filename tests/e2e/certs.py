@@ -10,12 +10,12 @@ KEYS = {"ec": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"], "rs
 class Cert:
     """A certificate for `name` in `folder`, signed by another one or by itself."""
 
-    def __init__(self, folder, name, by=None, days=30, key="ec"):
+    def __init__(self, folder, name, by=None, days=30, key="ec", ip="127.0.0.1"):
         stem, self.name = folder / name, name
         self.cert, self.key = f"{stem}.crt", f"{stem}.key"
         request, names = f"{stem}.csr", f"{stem}.ext"
         with open(names, "w") as f:
-            f.write(f"subjectAltName=DNS:{name},IP:127.0.0.1\nbasicConstraints=CA:{'FALSE' if by else 'TRUE'}\n")
+            f.write(f"subjectAltName=DNS:{name},IP:{ip}\nbasicConstraints=CA:{'FALSE' if by else 'TRUE'}\n")
         self.run("req", "-new", *KEYS[key], "-nodes", "-keyout", self.key, "-out", request, "-subj", f"/CN={name}")
         signer = ["-CA", by.cert, "-CAkey", by.key, "-CAcreateserial"] if by else ["-signkey", self.key]
         self.run("x509", "-req", "-in", request, *signer, "-days", days, "-extfile", names, "-out", self.cert)

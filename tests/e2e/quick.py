@@ -88,6 +88,7 @@ QUICK = {
     "test_tally.py": "test_each_cause_is_counted_and_shown",
     "test_tls.py": "test_the_sdk",
     "test_tracing.py": "test_a_request_and_its_legs",
+    "test_engine_tls.py": "test_each_hand_shake",
     "test_threshold.py": "test_route_header",
     "test_timeouts.py": "test_first_byte_is_of_the_answers_body",
     "test_upgrade.py": "test_streams_outlive_two_upgrades",

@@ -453,7 +453,7 @@ how_it_failed(const struct attempt *a, enum leg_kind kind, enum blame blame)
 {
 	const struct endpoint *ep = a->reserved.of[attempt_role_of(a, kind)].ep;
 	const struct leg *leg = &a->leg[kind];
-	const char *text = leg_fail_text(leg->fail);
+	const char *text = leg_fail_text(leg);
 
 	if (blame == BLAME_PREFILL)
 		return "its KV could not be used";
@@ -888,7 +888,7 @@ try_no_other(
 	struct job *job = a->branch->job;
 
 	if (!job_started(job))
-		job->detail = leg_fail_text(a->leg[kind].fail);
+		job->detail = leg_fail_text(&a->leg[kind]);
 	if (cause != CAUSE_TIMEOUT)
 		return;
 	if (answers_others(a, kind) && !job_started(job))
@@ -975,7 +975,7 @@ failover(struct attempt *a, enum leg_kind kind, enum failure_cause cause, enum r
 	case ACTION_OTHERS:
 		if (cause != CAUSE_STATUS && cause != CAUSE_UNUSABLE && kind != LEG_LOOKUP &&
 			!job_started(job))
-			job->detail = leg_fail_text(a->leg[kind].fail);
+			job->detail = leg_fail_text(&a->leg[kind]);
 		if (failover_others(a, kind, &o))
 			return o.action;
 		break;

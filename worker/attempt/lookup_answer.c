@@ -79,7 +79,7 @@ failed(struct attempt *a)
 	struct job *job = a->branch->job;
 
 	attempt_unlock_lookup(a);
-	job->detail = leg->fail != LEG_FAIL_NONE ? leg_fail_text(leg->fail)
+	job->detail = leg->fail != LEG_FAIL_NONE ? leg_fail_text(leg)
 		      : leg->status == 0         ? unanswered
 		      : leg->status != 200       ? "asked, it answers with an error status"
 						 : "asked, it answers without it";

@@ -9,12 +9,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/http/http.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
 #include "shm/restart.h"
 #include "worker/base/core.h"
+#include "worker/net/tls.h"
 
 #define STALE_US 2000 /* in addition to the round trips: a stale connection is reset by then */
 
@@ -24,6 +26,7 @@ struct connpool {
 	uint32_t nslots;         /* one above the highest slot seen */
 	struct upconn_list idle; /* of all endpoints, the longest idle first */
 	struct upconn_list ended;
+	struct tls_engines *tls;
 };
 
 struct connpool *
@@ -35,6 +38,7 @@ connpool_new(struct worker *w)
 	p->eps = mem_array(w->seg->hdr->max_endpoints, sizeof(*p->eps));
 	TAILQ_INIT(&p->idle);
 	TAILQ_INIT(&p->ended);
+	p->tls = tls_engines_new(w);
 	return p;
 }
 
@@ -63,6 +67,7 @@ endpoint_unref(struct endpoint *ep)
 	free(ep->kv_addr);
 	free(ep->disagg_spec);
 	mem_free_secret(ep->key_line);
+	tls_memory_clear(&ep->memory);
 	free(ep->learned);
 	free(ep);
 }
@@ -129,6 +134,7 @@ connpool_free(struct connpool **pp)
 	for (uint32_t i = 0; i < p->nslots; i++)
 		retire(p, i);
 	connpool_reap(p);
+	tls_engines_free(&p->tls);
 	free(p->eps);
 	free(p);
 	*pp = NULL;
@@ -149,13 +155,24 @@ key_line(const char *key)
 	return mem_printf("Authorization: Bearer %s\r\n", key);
 }
 
+/* NULL: the worker is older than the pool's first URL that begins with https://. */
+static const struct tls_client *
+tls_of(const struct worker *w, const char *pool)
+{
+	const struct conf_pool *p = conf_pool_named(w->conf, pool);
+
+	return p != NULL ? p->tls.client : NULL;
+}
+
 /* Copies values that the master may have learned since. */
 static void
-refresh(struct endpoint *ep, const struct table_endpoint *te, const struct table *t)
+refresh(const struct worker *w, struct endpoint *ep, const struct table_endpoint *te,
+	const struct table *t)
 {
 	ep->table_version = t->version;
 	ep->down_grace_ms = t->pools[te->pool].timeouts.down_grace_ms;
 	ep->tcp_user_ms = t->pools[te->pool].timeouts.tcp_user_ms;
+	ep->tls = ep->https ? tls_of(w, t->pools[te->pool].name) : NULL;
 	replace(&ep->bootstrap_host, te->bootstrap_host);
 	replace(&ep->kv_addr, te->kv_addr);
 	replace(&ep->disagg_spec, te->disagg_spec);
@@ -184,6 +201,7 @@ make(const struct table_endpoint *te)
 	ep->slot = te->slot;
 	ep->tag = te->tag;
 	ep->addr = te->addr;
+	ep->https = http_url_is_tls(te->url);
 	ep->url = mem_strdup(te->url);
 	ep->authority = mem_strdup(te->authority);
 	ep->host = mem_strdup(te->host);
@@ -211,7 +229,7 @@ connpool_endpoint(struct connpool *p, const struct table *t, const struct table_
 			ep = p->eps[te->slot] = make(te);
 		if (te->slot >= p->nslots)
 			p->nslots = te->slot + 1;
-		refresh(ep, te, t);
+		refresh(p->w, ep, te, t);
 		mem_exempt(false);
 	}
 	if (ep->life != life)
@@ -265,8 +283,8 @@ on_conn_read(void *arg)
 
 	if (uc->ops != NULL)
 		uc->ops->readable(uc->user);
-	else /* the engine closed the connection, or sent unrequested bytes */
-		drop_idle(p, uc);
+	else if (uc->sock.tls == NULL || !sock_is_quiet(&uc->sock))
+		drop_idle(p, uc); /* the engine closed the connection, or sent unrequested bytes */
 }
 
 static void
@@ -288,16 +306,6 @@ on_conn_error(void *arg, int err)
 		uc->ops->broken(uc->user);
 	else
 		drop_idle(uc->sock.w->connpool, uc);
-}
-
-/* Returns true if the connection is open and has no bytes to read: unrequested bytes must never
- * answer the next request. */
-static bool
-is_quiet(const struct upconn *uc)
-{
-	char c;
-
-	return recv(uc->sock.fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && errno == EAGAIN;
 }
 
 /* Closes the connection with the longest idle time, of any endpoint.  Returns false if none is
@@ -323,39 +331,58 @@ new_socket(struct connpool *p, int family)
 	return fd;
 }
 
-struct upconn *
-connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err)
+/* Returns a socket that connects, or -errno. */
+static int
+dial(struct connpool *p, const struct endpoint *ep)
 {
-	struct upconn *uc;
 	struct sockaddr_storage ss;
-	socklen_t len;
-	int fd;
+	const socklen_t len = ep_addr_sockaddr(&ep->addr, &ss);
+	int fd, err;
 
-	while ((uc = TAILQ_FIRST(&ep->idle)) != NULL && !is_quiet(uc))
-		drop_idle(p, uc);
-	if (uc != NULL && !fresh) {
-		leave_idle(p, uc);
-		metric_add(p->w->slab, M_UP_REUSED, 1);
-		uc->reused = true;
-		uc->sent_before = uc->sent;
-		return uc;
-	}
-	len = ep_addr_sockaddr(&ep->addr, &ss);
-	if (len == 0) {
-		*ret_err = EHOSTUNREACH;
-		return NULL;
-	}
+	if (len == 0)
+		return -EHOSTUNREACH;
+	if (ep->https && ep->tls == NULL)
+		return -ENOKEY;
 	fd = new_socket(p, ss.ss_family);
-	if (fd == -1) {
-		*ret_err = errno;
-		return NULL;
-	}
-	if (connect(fd, (struct sockaddr *)&ss, len) == -1 && errno != EINPROGRESS) {
-		*ret_err = errno;
-		(void)close(fd);
-		return NULL;
-	}
-	uc = MEM_NEW(struct upconn);
+	if (fd == -1)
+		return -errno;
+	if (connect(fd, (struct sockaddr *)&ss, len) == 0 || errno == EINPROGRESS)
+		return fd;
+	err = errno;
+	(void)close(fd);
+	return -err;
+}
+
+static struct tcp_info
+tcp_info_of(const struct upconn *uc)
+{
+	struct tcp_info ti;
+	socklen_t len = sizeof(ti);
+
+	memset(&ti, 0, sizeof(ti));
+	if (getsockopt(uc->sock.fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == -1)
+		ti.tcpi_bytes_acked = UINT64_MAX;
+	return ti;
+}
+
+/* What TCP has carried for earlier requests.  Over TLS handshake and records count, so TCP itself is asked. */
+static uint64_t
+carried(const struct upconn *uc)
+{
+	struct tcp_info ti;
+
+	if (uc->sock.tls == NULL)
+		return uc->sent;
+	ti = tcp_info_of(uc);
+	return ti.tcpi_unacked > 0 || ti.tcpi_bytes_acked == UINT64_MAX ? 0
+									: ti.tcpi_bytes_acked - 1;
+}
+
+static struct upconn *
+new_conn(struct connpool *p, struct endpoint *ep, int fd)
+{
+	struct upconn *uc = MEM_NEW(struct upconn);
+
 	uc->ep = ep;
 	ep->nconns++;
 	ep->refs++;
@@ -366,6 +393,35 @@ connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err)
 	sock_watch_peer(&uc->sock, ep->tcp_user_ms, true);
 	metric_add(p->w->slab, M_UP_CONNS, 1);
 	worker_gauge(p->w, G_UP_OPEN, 1);
+	return uc;
+}
+
+struct upconn *
+connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err)
+{
+	struct upconn *uc;
+	int fd;
+
+	while ((uc = TAILQ_FIRST(&ep->idle)) != NULL && !sock_is_quiet(&uc->sock))
+		drop_idle(p, uc);
+	if (uc != NULL && !fresh) {
+		leave_idle(p, uc);
+		metric_add(p->w->slab, M_UP_REUSED, 1);
+		uc->reused = true;
+		uc->sent_before = carried(uc);
+		return uc;
+	}
+	fd = dial(p, ep);
+	if (fd < 0) {
+		*ret_err = -fd;
+		return NULL;
+	}
+	uc = new_conn(p, ep, fd);
+	if (ep->https && !sock_connect_tls(&uc->sock, p->tls, ep->tls, ep->host, &ep->memory)) {
+		end_conn(p, uc);
+		*ret_err = ENOMEM;
+		return NULL;
+	}
 	return uc;
 }
 
@@ -405,12 +461,8 @@ connpool_drop(struct connpool *p, struct upconn **ucp)
 bool
 connpool_nothing_acked(const struct upconn *uc)
 {
-	struct tcp_info ti;
-	socklen_t len = sizeof(ti);
+	const struct tcp_info ti = tcp_info_of(uc);
 
-	memset(&ti, 0, sizeof(ti));
-	if (getsockopt(uc->sock.fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == -1)
-		return false;
 	/* The SYN counts as one acknowledged byte (net/ipv4/tcp_input.c, tcp_snd_una_update). */
 	if (ti.tcpi_bytes_acked > uc->sent_before + 1)
 		return false;

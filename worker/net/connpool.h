@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "proto/tls/client.h"
 #include "shm/table.h"
 #include "worker/net/sock.h"
 
@@ -31,6 +32,8 @@ struct endpoint {
 	/* how often the last connection was closed: an engine that restarts closes all of them */
 	uint32_t disconnects;
 	struct ep_addr addr;
+	bool https;               /* property: its URL begins so */
+	struct tls_memory memory; /* of its latest session */
 	char *url, *authority, *host, *prefix;
 	uint64_t life; /* of its engine, when the endpoint was last chosen: shm/restart.h */
 	struct upconn_list idle; /* most recently used first */
@@ -40,9 +43,11 @@ struct endpoint {
 	/* active legs to the engine; when the tick tells them that the engine is gone, clock_ms(), 0: it is not down */
 	struct leg_list legs;
 	uint64_t gone_ms;
-	TAILQ_ENTRY(endpoint) link;                   /* in worker.busy, while there are legs */
-	uint64_t down_grace_ms;                       /* timeouts.down_grace of its pool */
-	uint64_t tcp_user_ms;                         /* timeouts.tcp_user of its pool */
+	TAILQ_ENTRY(endpoint) link; /* in worker.busy, while there are legs */
+	uint64_t down_grace_ms;     /* timeouts.down_grace of its pool */
+	uint64_t tcp_user_ms;       /* timeouts.tcp_user of its pool */
+	/* with https: that of its pool, in the configuration that this worker has inherited; NULL: it has none */
+	const struct tls_client *tls;
 	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */
 	uint32_t bootstrap_port, dp_ranks;
 	uint8_t notices;
@@ -73,7 +78,8 @@ struct upconn {
 	const struct upconn_ops *ops; /* NULL while idle */
 	void *user;
 	uint64_t idle_since_ms;
-	/* bytes written for earlier requests: all acknowledged, since the engine answered them */
+	/* bytes written for earlier requests: all acknowledged, since the engine answered them; over TLS 0 if TCP still
+	 * waits for an acknowledgement */
 	uint64_t sent_before;
 	uint64_t sent;    /* bytes written in all */
 	uint64_t sent_us; /* clock_us of the last request on it */
@@ -96,7 +102,8 @@ struct endpoint *connpool_ref(struct endpoint *ep);
 struct endpoint *connpool_aside(const struct endpoint *ep, uint16_t port);
 
 /* Returns an idle connection, or, if there is none or `fresh` is set, a new one that is still
- * connecting.  Returns NULL and sets *ret_err (errno) if the connect failed at once. */
+ * connecting.  Returns NULL and sets *ret_err (errno) if the connect failed at once; ENOKEY: the engine speaks TLS, and
+ * this worker is of a configuration in which the pool does not. */
 struct upconn *connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err);
 void connpool_put(struct connpool *p, struct upconn **uc);
 void connpool_drop(struct connpool *p, struct upconn **uc);

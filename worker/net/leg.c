@@ -58,7 +58,7 @@ static const struct {
 /* clang-format on */
 
 const char *
-leg_fail_text(enum leg_fail fail)
+leg_fail_text(const struct leg *leg)
 {
 	static const char *const texts[LEG_FAIL_N] = {
 		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
@@ -69,7 +69,7 @@ leg_fail_text(enum leg_fail fail)
 		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
 		[LEG_FAIL_TOO_LARGE] = "answer is larger than max_answer"};
 
-	return texts[fail];
+	return leg->fail != LEG_FAIL_NONE && leg->why != NULL ? leg->why : texts[leg->fail];
 }
 
 bool
@@ -245,6 +245,7 @@ leg_rewind(struct leg *leg)
 	drop_answer(leg);
 	leg->state = LEG_IDLE;
 	leg->fail = LEG_FAIL_NONE;
+	leg->why = NULL;
 	leg->progress = LEG_UNREACHED;
 	leg->reading = LEG_READING;
 	leg->once = false;
@@ -265,7 +266,7 @@ void
 leg_hang_up(struct leg *leg)
 {
 	leg->reading = LEG_HUNG_UP;
-	(void)shutdown(leg->uc->sock.fd, SHUT_WR);
+	sock_end_writing(&leg->uc->sock);
 }
 
 static void
@@ -279,6 +280,8 @@ void
 leg_fail(struct leg *leg, enum leg_fail why)
 {
 	leg->fail = why;
+	if (leg->uc != NULL)
+		leg->why = sock_tls_why(&leg->uc->sock);
 	leg_end(leg);
 	leg->ops->event(leg, LEG_EV_FAIL);
 }
@@ -336,7 +339,7 @@ static bool
 is_shortage(int err)
 {
 	return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM ||
-	       err == EADDRNOTAVAIL;
+	       err == EADDRNOTAVAIL || err == ENOKEY;
 }
 
 static void
@@ -347,6 +350,8 @@ start(struct leg *leg, bool fresh)
 	leg->state = LEG_CONNECT;
 	leg->uc = connpool_get(leg->w->connpool, leg->ep, fresh, &err);
 	if (leg->uc == NULL) {
+		if (err == ENOKEY)
+			leg->why = "tls: these workers end, and began before the pool had https";
 		leg_fail(leg, is_shortage(err) ? LEG_FAIL_SHORTAGE : LEG_FAIL_CONNECT);
 		return;
 	}

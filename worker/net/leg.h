@@ -107,6 +107,7 @@ struct leg {
 	struct upconn *uc;
 	enum leg_state state;
 	enum leg_fail fail;
+	const char *why; /* sock_tls_why() of the connection that failed; or NULL */
 	enum leg_progress progress;
 	enum leg_route route;
 	enum leg_reading reading;
@@ -196,7 +197,7 @@ void leg_tell_down(struct worker *w, uint64_t now_ms);
 /* Returns true while the connection is being made. */
 bool leg_connecting(const struct leg *leg);
 
-/* Returns static text for the log: how a leg failed; NULL if it has not. */
-const char *leg_fail_text(enum leg_fail fail);
+/* Returns text for the log that lives as long as the worker: how a leg failed; NULL if it has not. */
+const char *leg_fail_text(const struct leg *leg);
 /* Returns false if the state's row has an empty cell: a unit test checks the table. */
 bool leg_handles(enum leg_state s);

@@ -124,6 +124,20 @@ sock_start_tls(struct sock *s, struct tls_server *server)
 	return s->tls != NULL;
 }
 
+bool
+sock_connect_tls(struct sock *s, struct tls_engines *engines, const struct tls_client *client,
+	const char *host, struct tls_memory *memory)
+{
+	s->tls = tls_connect(engines, client, s->fd, host, memory);
+	return s->tls != NULL;
+}
+
+const char *
+sock_tls_why(const struct sock *s)
+{
+	return s->tls != NULL ? s->tls->why : NULL;
+}
+
 /* Continues the handshake; after its end the first bytes may be there already. */
 static void
 shake(struct sock *s)
@@ -223,7 +237,7 @@ room_for_session(struct sock *s)
 void
 sock_end_writing(struct sock *s)
 {
-	if (s->tls != NULL)
+	if (s->tls != NULL && s->out == NULL) /* behind a part of a record nothing can be sent */
 		tls_end_writing(s->tls);
 	(void)shutdown(s->fd, SHUT_WR);
 }
@@ -260,7 +274,10 @@ connect_ended(struct sock *s)
 		return;
 	}
 	sock_read_start(s);
-	s->on_drained(s->arg);
+	if (s->tls != NULL)
+		shake(s);
+	else
+		s->on_drained(s->arg);
 }
 
 /* Notes a reset.  A write to a connection that the peer had closed returns EPIPE. */
@@ -318,6 +335,16 @@ sock_peek(struct sock *s, void *buf, size_t n)
 	const ssize_t r = recv(s->fd, buf, n, MSG_PEEK);
 
 	return r == -1 ? failed(s, errno) : r;
+}
+
+bool
+sock_is_quiet(struct sock *s)
+{
+	char c;
+
+	if (s->tls != NULL)
+		return tls_read(s->tls, &c, 1) == -EAGAIN;
+	return recv(s->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && errno == EAGAIN;
 }
 
 /* Queues the bytes after the first `done` bytes. */

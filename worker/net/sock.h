@@ -17,6 +17,9 @@
 struct evbuffer;
 struct event_base;
 struct tls;
+struct tls_client;
+struct tls_engines;
+struct tls_memory;
 struct tls_server;
 struct worker;
 
@@ -53,12 +56,21 @@ bool sock_peer_silent(const struct sock *s, uint64_t *ret_ms);
 /* Bytes from here on are TLS, whose handshake the peer begins; on_drained() says that it is over.  False: too many
  * handshakes are in progress, the socket is of no use. */
 bool sock_start_tls(struct sock *s, struct tls_server *server);
+/* The same of a socket that connects to an engine, from before the connect has ended: on_drained() says that the handshake
+ * is over, and on_error() that it failed.  `host`: as in its URL.  False: out of memory. */
+bool sock_connect_tls(struct sock *s, struct tls_engines *engines, const struct tls_client *client,
+	const char *host, struct tls_memory *memory);
+/* OpenSSL's words for what has failed, which live as long as the worker; NULL: there are none. */
+const char *sock_tls_why(const struct sock *s);
 /* True until the handshake is over. */
 bool sock_is_shaking(const struct sock *s);
-/* Writes nothing more: the peer's reads end.  Nothing may be queued. */
+/* Writes nothing more: the peer's reads end.  What is queued is lost. */
 void sock_end_writing(struct sock *s);
 /* Reads n bytes at most, and leaves them to be read again; of a socket that is plain still.  As sock_read(). */
 ssize_t sock_peek(struct sock *s, void *buf, size_t n);
+/* Returns true if the connection is open and the peer has sent nothing that a read would return.  Over TLS such bytes are
+ * read and lost, and messages of TLS itself are none: the socket is not to be used if this is false. */
+bool sock_is_quiet(struct sock *s);
 /* Closes the fd and frees the queue.  Idempotent. */
 void sock_close(struct sock *s);
 

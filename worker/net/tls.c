@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "proto/tls/client.h"
 #include "proto/tls/context.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -16,14 +17,75 @@
 #include "worker/base/core.h"
 #include "worker/net/tls_ticket.h"
 
-struct tls_server {
+#define TEXTS_MAX 64 /* different reasons of failures that are kept for the log */
+
+/* How handshakes end, as counters. */
+struct results {
+	enum metric_counter full, resumed, failed, unfinished;
+};
+
+struct tls_side {
 	struct worker *w;
-	struct tls_context *context;
-	uint32_t shaking, max_shaking;
+	const struct results *results;
+	uint32_t shaking;
 	char record[TLS_RECORD]; /* where pieces are joined: valid within one call */
 };
 
+struct tls_server {
+	struct tls_side side; /* the first: a session knows its side alone */
+	struct tls_context *context;
+	uint32_t max_shaking;
+};
+
+struct tls_engines {
+	struct tls_side side;
+	size_t ntexts;
+	char *texts[TEXTS_MAX];
+};
+
+static const struct results of_clients = {M_TLS_FULL, M_TLS_RESUMED, M_TLS_FAILED,
+				    M_TLS_UNFINISHED},
+			    of_engines = {M_ENGINE_TLS_FULL, M_ENGINE_TLS_RESUMED,
+				    M_ENGINE_TLS_FAILED, M_ENGINE_TLS_UNFINISHED};
+
 /* --- what sessions share ----------------------------------------------------------------------- */
+
+struct tls_engines *
+tls_engines_new(struct worker *w)
+{
+	struct tls_engines *e = MEM_NEW(struct tls_engines);
+
+	e->side.w = w;
+	e->side.results = &of_engines;
+	return e;
+}
+
+void
+tls_engines_free(struct tls_engines **pe)
+{
+	struct tls_engines *e = *pe;
+
+	if (e == NULL)
+		return;
+	assert(e->side.shaking == 0);
+	while (e->ntexts > 0)
+		free(e->texts[--e->ntexts]);
+	free(e);
+	*pe = NULL;
+}
+
+/* OpenSSL's reasons are few, and what logs them lives longer than the connection. */
+static const char *
+kept_text(struct tls_engines *e, const char *text)
+{
+	for (size_t i = 0; i < e->ntexts; i++)
+		if (strcmp(e->texts[i], text) == 0)
+			return e->texts[i];
+	if (e->ntexts == TEXTS_MAX)
+		return "tls: failed";
+	e->texts[e->ntexts] = mem_strdup(text);
+	return e->texts[e->ntexts++];
+}
 
 struct tls_server *
 tls_server_new(struct worker *w, const struct conf_tls *conf)
@@ -31,7 +93,8 @@ tls_server_new(struct worker *w, const struct conf_tls *conf)
 	struct tls_server *s = MEM_NEW(struct tls_server);
 	struct tls_fault fault;
 
-	s->w = w;
+	s->side.w = w;
+	s->side.results = &of_clients;
 	s->max_shaking = conf->max_handshakes;
 	if (tls_context_new(conf, &s->context, &fault) != 0) {
 		log_error("no TLS", LOG_S("error", fault.text));
@@ -49,7 +112,7 @@ tls_server_free(struct tls_server **ps)
 
 	if (s == NULL)
 		return;
-	assert(s->shaking == 0);
+	assert(s->side.shaking == 0);
 	tls_context_free(&s->context);
 	free(s);
 	*ps = NULL;
@@ -63,30 +126,45 @@ shaken(struct tls *t, enum tls_state next, enum metric_counter result)
 {
 	assert(t->state == TLS_SHAKING);
 	t->state = next;
-	t->server->shaking--;
-	metric_add(t->server->w->slab, result, 1);
+	t->side->shaking--;
+	metric_add(t->side->w->slab, result, 1);
+}
+
+static struct tls *
+begin(struct tls_side *side, SSL *ssl)
+{
+	struct tls *t = MEM_NEW(struct tls);
+
+	side->shaking++;
+	t->side = side;
+	t->ssl = ssl;
+	return t;
 }
 
 struct tls *
 tls_accept(struct tls_server *server, int fd)
 {
-	struct tls *t;
 	SSL *ssl = NULL;
 
-	if (server->shaking < server->max_shaking)
+	if (server->side.shaking < server->max_shaking)
 		ssl = SSL_new(tls_context_first(server->context));
 	if (ssl == NULL || SSL_set_fd(ssl, fd) != 1) {
 		SSL_free(ssl);
-		metric_add(server->w->slab, M_TLS_REFUSED, 1);
+		metric_add(server->side.w->slab, M_TLS_REFUSED, 1);
 		return NULL;
 	}
-	tls_ticket_keys(ssl, server->w->seg);
+	tls_ticket_keys(ssl, server->side.w->seg);
 	SSL_set_accept_state(ssl);
-	server->shaking++;
-	t = MEM_NEW(struct tls);
-	t->server = server;
-	t->ssl = ssl;
-	return t;
+	return begin(&server->side, ssl);
+}
+
+struct tls *
+tls_connect(struct tls_engines *engines, const struct tls_client *client, int fd, const char *host,
+	struct tls_memory *memory)
+{
+	SSL *ssl = tls_client_session(client, fd, host, memory);
+
+	return ssl != NULL ? begin(&engines->side, ssl) : NULL;
 }
 
 /* A client that takes this port for another one learns it: such a mistake is common. */
@@ -100,21 +178,42 @@ answer_plain(const struct tls *t)
 	(void)send(SSL_get_fd(t->ssl), answer, sizeof(answer) - 1, MSG_NOSIGNAL);
 }
 
+static bool
+is_server(const struct tls *t)
+{
+	return t->side->results == &of_clients;
+}
+
+/* The reason of a failure, from OpenSSL's queue of errors, which stays as it is. */
+static void
+note_why(struct tls *t, int error, int err)
+{
+	char text[TLS_WHY];
+
+	if (is_server(t))
+		return;
+	tls_client_why(t->ssl, error, err, text);
+	t->why = kept_text((struct tls_engines *)t->side, text);
+}
+
 static int
 shake_failed(struct tls *t, int error, int err)
 {
+	const struct results *results = t->side->results;
 	const int reason = ERR_GET_REASON(ERR_peek_error());
 
+	note_why(t, error, err);
 	if (error == SSL_ERROR_SYSCALL || reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
-		shaken(t, TLS_FAILED, M_TLS_UNFINISHED);
-	} else if (reason == SSL_R_HTTP_REQUEST) {
+		shaken(t, TLS_FAILED, results->unfinished);
+	} else if (is_server(t) && reason == SSL_R_HTTP_REQUEST) {
 		answer_plain(t);
 		shaken(t, TLS_FAILED, M_TLS_PLAIN);
 	} else {
 		const char *why = ERR_reason_error_string(ERR_peek_error());
 
-		log_debug("TLS handshake failed", LOG_S("reason", why != NULL ? why : ""));
-		shaken(t, TLS_FAILED, M_TLS_FAILED);
+		if (is_server(t))
+			log_debug("TLS handshake failed", LOG_S("reason", why != NULL ? why : ""));
+		shaken(t, TLS_FAILED, results->failed);
 	}
 	ERR_clear_error();
 	t->error = err != 0 ? -err : -EPROTO;
@@ -134,7 +233,9 @@ tls_shake(struct tls *t)
 	t->wants = TLS_WANTS_NOTHING;
 	t->ahead = SSL_has_pending(t->ssl);
 	if (r == 1) {
-		shaken(t, TLS_OPEN, SSL_session_reused(t->ssl) ? M_TLS_RESUMED : M_TLS_FULL);
+		shaken(t, TLS_OPEN,
+			SSL_session_reused(t->ssl) ? t->side->results->resumed
+						   : t->side->results->full);
 		return 0;
 	}
 	error = SSL_get_error(t->ssl, r);
@@ -163,6 +264,8 @@ meaning(struct tls *t, int r, int err, enum tls_wants waiting)
 	if (error == SSL_ERROR_ZERO_RETURN)
 		return 0;
 	cut = ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+	if (error == SSL_ERROR_SSL && !cut)
+		note_why(t, error, err);
 	ERR_clear_error();
 	t->state = TLS_FAILED;
 	t->error = cut ? -ECONNRESET : error == SSL_ERROR_SYSCALL && err != 0 ? -err : -EPROTO;
@@ -202,6 +305,7 @@ static ssize_t
 write_record(struct tls *t, const void *p, size_t n)
 {
 	int r, err;
+	bool cut;
 
 	ERR_clear_error();
 	errno = 0;
@@ -210,9 +314,12 @@ write_record(struct tls *t, const void *p, size_t n)
 	t->wants = TLS_WANTS_NOTHING;
 	if (r > 0)
 		return r;
+	cut = SSL_get_error(t->ssl, r) == SSL_ERROR_SYSCALL;
 	r = meaning(t, r, err, TLS_WANTS_BYTES);
 	if (r != -EAGAIN) /* the reader of the socket must see the end */
 		(void)shutdown(SSL_get_fd(t->ssl), SHUT_RDWR);
+	if (r != -EAGAIN && cut && !is_server(t))
+		t->state = TLS_ENDED; /* an engine that refuses has answered before it closed */
 	return r == 0 ? -EPIPE : r;
 }
 
@@ -259,7 +366,7 @@ tls_writev(struct tls *t, const struct iovec *iov, int n)
 		}
 		if (n == 0)
 			return (ssize_t)done;
-		len = next_record(iov, n, at, t->server->record, &p);
+		len = next_record(iov, n, at, t->side->record, &p);
 		r = write_record(t, p, len);
 		if (r < 0)
 			return done > 0 && r == -EAGAIN ? (ssize_t)done : r;
@@ -290,7 +397,7 @@ tls_free(struct tls **pt)
 	if (t == NULL)
 		return;
 	if (t->state == TLS_SHAKING)
-		shaken(t, TLS_FAILED, M_TLS_UNFINISHED);
+		shaken(t, TLS_FAILED, t->side->results->unfinished);
 	SSL_free(t->ssl);
 	free(t);
 	*pt = NULL;

@@ -1,7 +1,8 @@
 /*
  * TLS of one connection, behind sock.h: OpenSSL reads and writes the socket itself.
  *
- * Process: worker.  A tls_server is what all sessions of the worker share.  A struct tls belongs to its socket.
+ * Process: worker.  A tls_server is what all sessions with clients share, tls_engines what those with engines share.
+ * A struct tls belongs to its socket.
  */
 #pragma once
 #include <stdbool.h>
@@ -12,7 +13,11 @@
 
 struct conf_tls;
 struct ssl_st;
+struct tls_client;
+struct tls_engines;
+struct tls_memory;
 struct tls_server;
+struct tls_side;
 struct worker;
 
 #define TLS_RECORD 16384 /* bytes of the largest record */
@@ -20,7 +25,7 @@ struct worker;
 enum tls_state {
 	TLS_SHAKING,
 	TLS_OPEN,
-	TLS_ENDED,  /* this side has sent close_notify; the peer may still be read */
+	TLS_ENDED,  /* this side writes no more; the peer may still be read */
 	TLS_FAILED, /* OpenSSL is not called again */
 };
 
@@ -32,21 +37,29 @@ enum tls_wants {
 };
 
 struct tls {
-	struct tls_server *server;
+	struct tls_side *side;
 	struct ssl_st *ssl;
 	enum tls_state state;
 	enum tls_wants wants;
 	int error; /* in TLS_FAILED: -errno */
 	/* fact: OpenSSL has bytes of the peer that no read returned; the socket does not become readable for them */
 	bool ahead;
+	const char *
+		why; /* of a failure, for the log: lives as long as the worker; NULL: a plain reset */
 };
 
 /* NULL: no session is possible, which the master has checked before. */
 struct tls_server *tls_server_new(struct worker *w, const struct conf_tls *conf);
 void tls_server_free(struct tls_server **); /* NULL is fine */
 
+struct tls_engines *tls_engines_new(struct worker *w);
+void tls_engines_free(struct tls_engines **); /* NULL is fine */
+
 /* A session on a connected socket, to be begun by the peer.  NULL: too many handshakes are in progress. */
 struct tls *tls_accept(struct tls_server *server, int fd);
+/* A session on a socket that connects to an engine, to be begun by this side: proto/tls/client.h.  NULL: out of memory. */
+struct tls *tls_connect(struct tls_engines *engines, const struct tls_client *client, int fd,
+	const char *host, struct tls_memory *memory);
 /* Continues the handshake.  Returns 0 when it is over, -EAGAIN, or -errno. */
 int tls_shake(struct tls *t);
 /* As read(2), in TLS_OPEN: bytes, 0 after the peer's close_notify, -ECONNRESET where the peer ended without one. */

@@ -2,10 +2,13 @@
 
 #include <event2/buffer.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "proto/wire/prom.h"
+#include "shm/base/clock.h"
+#include "shm/base/mem.h"
 #include "shm/exemplar.h"
 #include "shm/metrics.h"
 #include "shm/queue.h"
@@ -80,24 +83,52 @@ counters(struct worker *w, const struct exposition *x)
 	}
 }
 
+/* A file's certificate; `until` 0: it has none. */
+struct expiry {
+	const char *file;
+	int64_t until;
+};
+
+/* Each file once, however many pools have it. */
+static size_t
+note_expiry(struct expiry *v, size_t n, const char *file, int64_t until)
+{
+	if (file == NULL || until == 0)
+		return n;
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(v[i].file, file) == 0)
+			return n;
+	v[n] = (struct expiry){file, until};
+	return n + 1;
+}
+
 static void
 certificates(struct worker *w, const struct exposition *x)
 {
 	static const char name[] = "pdrouter_tls_certificate_expiry_seconds";
-	const struct conf_tls *tls = &w->conf->tls;
+	const struct conf *conf = w->conf;
+	struct expiry *v =
+		mem_array(conf->tls.ncertificates + 2 * conf->npools + 1, sizeof(struct expiry));
 	const int64_t now = (int64_t)time(NULL);
 	char label[600];
+	size_t n = 0;
 
-	if (tls->ncertificates > 0)
-		exposition_heading(x, name, "gauge",
-			"Seconds until a certificate of tls.certificates expires.");
-	for (size_t i = 0; i < tls->ncertificates; i++) {
-		const struct conf_certificate *c = &tls->certificates[i];
-
-		(void)prom_label(label, sizeof(label), c->cert, strlen(c->cert));
-		(void)evbuffer_add_printf(x->out, "%s{certificate=\"%s\"} %lld\n", name, label,
-			(long long)(c->until - now));
+	for (size_t i = 0; i < conf->tls.ncertificates; i++)
+		n = note_expiry(
+			v, n, conf->tls.certificates[i].cert, conf->tls.certificates[i].until);
+	for (size_t i = 0; i < conf->npools; i++) {
+		n = note_expiry(v, n, conf->pools[i].tls.ca, conf->pools[i].tls.ca_until);
+		n = note_expiry(v, n, conf->pools[i].tls.cert, conf->pools[i].tls.cert_until);
 	}
+	if (n > 0)
+		exposition_heading(x, name, "gauge",
+			"Seconds until a certificate of tls.certificates, or of the tls of a pool, expires.");
+	for (size_t i = 0; i < n; i++) {
+		(void)prom_label(label, sizeof(label), v[i].file, strlen(v[i].file));
+		(void)evbuffer_add_printf(x->out, "%s{certificate=\"%s\"} %lld\n", name, label,
+			(long long)(v[i].until - now));
+	}
+	free(v);
 }
 
 static void

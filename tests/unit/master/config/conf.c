@@ -480,7 +480,7 @@ static const struct bad {
 	{ "listen: [\"http://a:80\"]\n" POOLS, 1, "listen[0]", "" },
 	{ "listen: [\"a:80\", \"A:80\"]\n" POOLS, 1, "listen[1]", "twice" },
 	{ "listen: [\"[::1]:80\", \"[0:0::1]:80\"]\n" POOLS, 1, "listen[1]", "twice" },
-	{ "pools: [{connector: nixl, prefill: [{url: \"https://p\"}]}]\n", 1, "pools[0].prefill[0].url", "TLS" },
+	{ "pools: [{connector: nixl, prefill: [{url: \"ftp://p\"}]}]\n", 1, "pools[0].prefill[0].url", "https://" },
 	{ "pools: [{connector: nixl, prefill: [{url: \"p:80\"}]}]\n", 1, "pools[0].prefill[0].url", "http://" },
 	{ "pools: [{connector: nixl, prefill: [{url: \"http://p:99999\"}]}]\n", 1, "pools[0].prefill[0].url", "port" },
 	/* pools and endpoints */
@@ -1695,7 +1695,6 @@ Test(conf, args_wrong)
 			"label 'd3' of http://[::1]:3"},
 		{STACK "--static-model-labels p,d,", "--static-model-labels", "label ''"},
 		{STACK "--static-model-labels p,pd,d2", "--static-model-labels", "label 'pd'"},
-		{STACK "--static-backends http://a,https://b,http://c", "--static-backends", "TLS"},
 		{STACK "--static-backends http://a,http://b,http://b", "--static-backends",
 			"twice"},
 		{STACK "--static-models m,m,", "--static-models", "1 to 255"},
@@ -2144,7 +2143,7 @@ Test(conf, every_key_is_written)
 		"   timeouts: {connect: 1s, prefill: 2s, first_byte: 4s, stream_idle: 3s, whole_answer: 6s, request: 5s, tcp_user: 7s, down_grace: 8s}, retries: 3, retry_budget: 5,\n"
 		"   fallback: none, fallback_budget: 7, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
 		"   eject_time: 9s, eject_max_time: 10s, eject_slow: true, outlier: {factor: 4, min_samples: 5}, queue_size: 9, queue_timeout: 1s, allow_priority: true, trust_found: true,\n"
-		"   priority_header: X-P, load_metrics: {running: r, waiting: w},\n"
+		"   priority_header: X-P, load_metrics: {running: r, waiting: w}, tls: {server_name: s.test, verify: false},\n"
 		"   dns: [{name: d.test, port: 1, role: decode, weight: 2, group: g}], announce_networks: [10.0.0.0/8],\n"
 		"   prefill: [{url: http://p, max_inflight: 3, weight: 4, group: g, bootstrap_host: h, bootstrap_port: 5,\n"
 		"              dp_ranks: 6}]}\n"
@@ -2164,7 +2163,7 @@ Test(conf, every_key_is_written)
 	static const char *const apart[] = {"tls.certificates", "tls.listen", "tls.client_ca",
 		"endpoints_file", "fleet_file", "engine_api_key_file", "api_keys_file",
 		"admin.api_keys_file", "watch", "prefill_labels", "decode_labels", "mooncake",
-		"p2p_nccl"};
+		"p2p_nccl", "tls.ca", "tls.cert", "tls.key"};
 	char *text = written(c), name[64];
 
 	expect_round_trip(c, text);

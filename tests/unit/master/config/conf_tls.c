@@ -235,14 +235,14 @@ Test(conf_tls, its_files_in_the_order_of_the_keys)
 {
 	struct conf *c = load(TLS FILES "  client_ca: b.crt\n" POOLS);
 	const char *const want[] = {"a.crt", "a.key", "b.crt"};
-	char *path;
+	char *paths[9];
 
+	cr_assert_leq(conf_tls_paths_max(c), NELEMS(paths));
+	cr_assert_eq(conf_tls_paths(c, paths), NELEMS(want));
 	for (size_t i = 0; i < NELEMS(want); i++) {
-		path = conf_tls_path(c, i);
-		cr_expect_str_eq(path, want[i]);
-		free(path);
+		cr_expect_str_eq(paths[i], want[i]);
+		free(paths[i]);
 	}
-	cr_expect_null(conf_tls_path(c, NELEMS(want)));
 	conf_free(&c);
 }
 

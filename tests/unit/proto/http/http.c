@@ -953,7 +953,8 @@ Test(http_url, good)
 			"/a/b"},
 		{"http://[::1]:8000/v", "::1", 8000, true, "/v"},
 		{"http://[2001:db8::10.0.0.1]", "2001:db8::10.0.0.1", 80, true, ""},
-		{"http://h/a%20b~", "h", 80, false, "/a%20b~"}};
+		{"http://h/a%20b~", "h", 80, false, "/a%20b~"}, {"https://h", "h", 443, false, ""},
+		{"HTTPS://h:80/v", "h", 80, false, "/v"}};
 	const char *why = NULL;
 	struct http_url u;
 
@@ -964,6 +965,8 @@ Test(http_url, good)
 		cr_expect_eq(u.port, cases[i].port, "%s", cases[i].text);
 		cr_expect_eq(u.ipv6, cases[i].ipv6, "%s", cases[i].text);
 		cr_expect_str_eq(u.prefix, cases[i].prefix);
+		cr_expect_eq(u.tls, strncasecmp(cases[i].text, "https", 5) == 0);
+		cr_expect_eq(http_url_is_tls(cases[i].text), u.tls);
 	}
 }
 
@@ -971,7 +974,7 @@ Test(http_url, bad)
 {
 	static const struct {
 		const char *text, *why; /* a word of the reason */
-	} cases[] = {{"", "http://"}, {"h:80", "http://"}, {"https://h", "http://"},
+	} cases[] = {{"", "http://"}, {"h:80", "http://"}, {"httpss://h", "https://"},
 		{"http:/h", "http://"}, {"http://", "missing"}, {"http://:80", "missing"},
 		{"http:///a", "missing"}, {"http://u@h", "character"}, {"http://a b", "character"},
 		{"http://a?b", "character"}, {"http://a\344", "character"},
