@@ -5,9 +5,9 @@ simulated engines.  Fenced blocks of a page:
   sh              commands, one a line, that succeed
   sh FILE         a file
   ini             not tried: a drop-in of systemd
-A comment <!-- test: COMMAND --> is a command that the page does not show: it makes a simulated engine fail.
   console [soon]  commands ("# ..."), which succeed, each with what it prints: "..." stands for anything, in a line or as a line
                   for several.  soon: not always at once
+A comment <!-- test: COMMAND --> is a command that the page does not show: it makes a simulated engine fail, or a file.
 Paths, ports and engines of the pages are those of a service; the test puts its own in their place, and the pages' names back
 into what a command prints."""
 import os
@@ -29,8 +29,7 @@ PROGRAMS = {
     "pdrouter": 'exec {bin}/pdrouter "$@"',
     "pdctl": 'case $1 in key) exec {bin}/pdctl "$@" ;; esac; exec {bin}/pdctl -s {control} "$@"',
     "systemctl": 'case $* in "reload pdrouter") exec pdctl reload ;; "is-active pdrouter") echo active ;; *) exit 1 ;; esac',
-    # the journal takes the level off a line; -p warning: levels 0 to 4
-    # a field of the line stands for the journal's own
+    # the journal takes the level off a line; -p warning: levels 0 to 4; PDR_NAME=VALUE: a field of the line in place of the entry's
     "journalctl": 'case "$1" in PDR_*) f=${{1#PDR_}}; f=${{f,,}}; exec grep " $f" {log} ;; esac; case "$*" in *"-p warning"*) levels=0-4 ;; *) levels=0-7 ;; esac; sed -n "s/^<[$levels]>//p" {log}',
     "groupadd": "true",
     "chgrp": "true",
@@ -67,7 +66,7 @@ class Desk:
         self.etc = world.file("etc")
         self.etc.mkdir()
         p, d = (world.engine(role, model=MODEL) for role in ("prefill", "decode"))
-        plain, tls, admin = free_port(), free_port(), free_port()
+        tls, admin = free_port(), free_port()
         program, service = world.file("installed") / "pdrouter", world.file("service")
         program.parent.mkdir()
         shutil.copy(BIN / "pdrouter", program)
