@@ -117,6 +117,13 @@ spans_done(struct seg *seg, uint32_t worker, uint64_t at)
 	shm_store_release(&seg_span_ring(seg, worker)->read, at);
 }
 
+void
+spans_mend(struct seg *seg, uint32_t worker, uint64_t at)
+{
+	if (suspect(SUSPECT_SPANS, worker, spans_begin(seg, worker) != at))
+		spans_done(seg, worker, at);
+}
+
 /* Returns true if an attribute is at this offset, and returns the offset behind it. */
 static bool
 is_attr(const struct span_record *s, size_t at, struct attr_head *ret_head, size_t *ret_behind)

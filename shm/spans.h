@@ -63,6 +63,9 @@ bool spans_next(struct seg *seg, uint32_t worker, uint64_t *at, struct span_reco
 /* The records before `at` are done with: their room is the worker's again. */
 void spans_done(struct seg *seg, uint32_t worker, uint64_t at);
 
+/* No record is out: `read` must be `at`.  A ring where it is not is repaired, or its worker would find no room. */
+void spans_mend(struct seg *seg, uint32_t worker, uint64_t at);
+
 struct span_value {
 	enum span_attr key;
 	const char *text; /* NULL: it is a number */

@@ -91,8 +91,10 @@ fill(struct exporter *e)
 	const uint32_t n = SLOT_WORKERS(e->h->seg);
 	const uint64_t offset_ns = wall_ns();
 
+	for (uint32_t i = 0; i < n; i++)
+		spans_mend(e->h->seg, i, e->at[i]);
 	e->batch = batch_new(&e->source);
-	e->first = (e->first + 1) % n;
+	e->first = e->first + 1 < n ? e->first + 1 : 0;
 	for (uint32_t i = 0; i < n; i++)
 		fill_from(e, (e->first + i) % n, offset_ns);
 }

@@ -2,6 +2,7 @@
 replaced, `pdctl check` names what is wrong, and soon after the last store the router is as it was.
 
 PDR_SCRIBBLE_S is for how long, PDR_SCRIBBLE_SEED repeats the places: `make scribble` (tests/torture/README.md)."""
+import contextlib
 import os
 import random
 import time
@@ -9,7 +10,8 @@ from collections import Counter
 
 import pytest
 
-from procs import Load, SLOW
+from collector import Collector
+from procs import Load, SLOW, wait
 from scribbler import Scribbler
 
 SECONDS = float(os.environ.get("PDR_SCRIBBLE_S", "3"))
@@ -36,17 +38,24 @@ def is_wrong(r, engines):
     return None if well and not unused and found == "ok\n" else (statuses, left, unused, found)
 
 
-def begin(world):
-    """Two engines of each role with one slot each, so that requests wait."""
+def begin(world, collector):
+    """Two engines of each role with one slot each, so that requests wait; all requests are traced."""
     p, d = ([world.engine(role) for _ in range(2)] for role in ("prefill", "decode"))
     ends = [[{"url": e.url, "max_inflight": 1} for e in role] for role in (p, d)]
     r = world.router(world.pool(*ends, queue_size=16, eject_failures=3, eject_time="1s", eject_max_time="2s", retries=2),
-                     workers=3, log_level="debug", worker_watchdog="2s", client={"max_inflight": 100})
+                     workers=3, log_level="debug", worker_watchdog="2s", client={"max_inflight": 100},
+                     tracing={"otlp": collector.url, "sample": 1, "ring": "16KiB"})
     return r.wait_all_up(), p + d
 
 
-def test_a_mad_process_does_not_end_the_router(world):
-    r, engines = begin(world)
+@pytest.fixture
+def collector():
+    with contextlib.closing(Collector()) as c:
+        yield c
+
+
+def test_a_mad_process_does_not_end_the_router(world, collector):
+    r, engines = begin(world, collector)
     r.murdered, r.excused = True, ("invariant broken", "words that cannot be")
     scribbler, load = Scribbler(r, SEED), Load(6, lambda i: ask(r, i))
     wrong = set()
@@ -63,3 +72,6 @@ def test_a_mad_process_does_not_end_the_router(world):
     until = time.monotonic() + HEALED_S * SLOW
     while (why := is_wrong(r, engines)) is not None:
         assert time.monotonic() < until, f"seed {SEED}: not healed: {why}"
+    had = len(collector.bodies)
+    assert r.complete().status == 200
+    wait("its spans", lambda: len(collector.bodies) > had)

@@ -11,7 +11,9 @@ import pytest
 from collector import Collector
 from fleets import build
 from procs import free_port, wait
+from segment import Segment
 from stages import Stage, lasting
+from test_upgrade import Instances
 
 NUMBERS = itertools.count(1)
 PATH = "POST /v1/completions"
@@ -262,6 +264,18 @@ def test_what_does_not_fit_is_dropped_and_counted(world, collector):
     assert len(collector.of(traced(r)[0], 3)) == 3, "there is room again"
 
 
+@pytest.mark.parametrize("word", [0, 128], ids=["written", "read"])
+def test_a_scribbled_position_is_repaired(world, collector, word):
+    """The ring's worker would find no room any more."""
+    r, _, _ = world.pd(tracing={"otlp": collector.url, "ring": "16KiB"}, workers=1, log_level="debug")
+    assert len(collector.of(traced(r)[0], 3)) == 3
+    r.excused = ("words that cannot be",)
+    with contextlib.closing(Segment(r)) as seg:
+        seg.write(seg.parts["spans"] + word, "=Q", 1 << 40)
+    wait("the repair", lambda: r.metric("memory_repaired_total", where="spans") == 1)
+    assert len(collector.of(traced(r)[0], 3)) == 3
+
+
 def test_a_dead_collector(world):
     r, _, _ = world.pd(tracing={"otlp": f"http://127.0.0.1:{free_port()}", "sample": 1})
     began = time.monotonic()
@@ -271,6 +285,22 @@ def test_a_dead_collector(world):
     wait("it is said", lambda: r.lines("the collector does not take spans, further ones are only counted for a minute"))
     (line,) = r.lines("the collector does not take spans, further ones are only counted for a minute")
     assert line["error"] == "the connection failed"
+
+
+@pytest.mark.usefixtures("reaper")
+def test_each_instance_of_an_upgrade_exports_its_own(world, collector):
+    p, d = world.engine("prefill"), world.engine("decode")
+    i = Instances(world, world.pool([p], [d]), workers=1, tracing={"otlp": collector.url})
+    d.pause()
+    old, c = open_traced(i.r)
+    d.wait_requests()
+    i.upgrade()
+    d.go_on()
+    assert c.read().status == 200
+    new, _ = traced(i.r)
+    assert len(collector.of(new, 3)["decode"]) == len(collector.of(old, 4)["decode"]) == 1
+    assert len({s.resource["service.instance.id"] for s in collector.spans}) == 2
+    i.only_one_left()
 
 
 def test_the_last_spans_are_sent_at_the_end(world, collector):
