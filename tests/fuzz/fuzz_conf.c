@@ -1,6 +1,6 @@
 /*
  * master/conf: the input is a configuration file, or after "ARGS\n" a command line, an argument a
- * line.
+ * line, or after "KEYS\n" an api_keys_file, or after "LIST\n" an endpoints_file.
  *
  * Held against it: what is accepted is within the bounds that other code relies on, equals itself,
  * the same bytes read again and what is written of it; what is refused names a line of the file and says something
@@ -10,9 +10,18 @@
 
 #include "master/config/conf_keys.h"
 #include "proto/http/http.h"
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "tests/fuzz/check.h"
 
 #define ARGS "ARGS\n"
+#define KEYS "KEYS\n"
+#define LIST "LIST\n"
+#define POOL                                                                                       \
+	"\npools: [{connector: nixl, name: p, prefill: [{url: 'http://a'}], decode: "              \
+	"[{url: 'http://b'}]}]\n"
+#define PREFIX 5 /* bytes of each of these */
 #define ARGS_MAX 64
 
 /* What is written into requests raw, and counted in eight bits. */
@@ -154,13 +163,61 @@ check_args(const uint8_t *text, size_t size)
 	free(copy);
 }
 
+/* What workers count on, and what a line of the log or a page of a client shows. */
+static void
+check_keys(const struct conf *c)
+{
+	for (size_t i = 0; i < c->napi_keys; i++) {
+		const struct conf_api_key *k = &c->api_keys[i];
+
+		CHECK(k->name[0] != '\0' && strlen(k->name) <= CONF_KEY_NAME);
+		CHECK(strspn(k->sha256, "0123456789abcdef") == 2 * (size_t)CONF_SHA256);
+		for (const char *p = k->name; *p != '\0'; p++)
+			CHECK((unsigned char)*p >= 0x20 && *p != 0x7f);
+		for (size_t n = 0; n < k->npools; n++)
+			CHECK(conf_pool_named(c, k->pools[n]) != NULL);
+		for (size_t n = 0; n < i; n++)
+			CHECK(strcmp(c->api_keys[n].name, k->name) != 0 &&
+				strcmp(c->api_keys[n].sha256, k->sha256) != 0);
+	}
+}
+
+/* The text between `before` and `after` is the name of a file with these bytes. */
+static void
+check_named(const char *before, const char *after, const uint8_t *text, size_t size)
+{
+	const int fd = memfd_create("fuzz", 0);
+	struct conf_error err = {.line = 0};
+	struct conf *c = NULL;
+	char *conf;
+	int n;
+
+	CHECK(fd != -1 && write(fd, text, size) == (ssize_t)size);
+	n = asprintf(&conf, "%s/proc/self/fd/%d%s", before, fd, after);
+	CHECK(n > 0);
+	if (conf_parse("fuzz.yaml", conf, (size_t)n, &c, &err) == 0) {
+		check_keys(c);
+		check_conf(c);
+	} else {
+		check_error(&err, text, size);
+	}
+	conf_free(&c);
+	free(conf);
+	CHECK(close(fd) == 0);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	size_t n = strlen(ARGS);
+	const size_t n = size >= PREFIX ? PREFIX : 0;
 
-	if (size >= n && memcmp(data, ARGS, n) == 0)
+	if (n > 0 && memcmp(data, ARGS, n) == 0)
 		check_args(data + n, size - n);
+	else if (n > 0 && memcmp(data, KEYS, n) == 0)
+		check_named("api_keys_file: ", POOL, data + n, size - n);
+	else if (n > 0 && memcmp(data, LIST, n) == 0)
+		check_named("pools: [{connector: nixl, name: p, endpoints_file: ",
+			", prefill_labels: [x]}]\n", data + n, size - n);
 	else
 		check_file(data, size);
 	return 0;
