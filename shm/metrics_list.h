@@ -16,6 +16,7 @@
 	X(UP_REUSED, "pdrouter_upstream_reused_total", "Requests sent on an idle connection.")           \
 	X(UP_STALE, "pdrouter_upstream_stale_total", "Legs sent again on a fresh connection, because the reused one was stale.") \
 	X(BAD_REQUESTS, "pdrouter_client_protocol_errors_total", "Requests refused with a 4xx status (not 429) before their body was complete.") \
+	X(SILENT_CLOSED, "pdrouter_silent_connections_closed_total", "Connections closed because their address had client.max_silent_connections that had sent no complete head for a second.") \
 	X(BAD_PROXY, "pdrouter_proxy_header_errors_total", "Connections of client.proxy_networks that were closed because they began with no header of the PROXY protocol.") \
 	X(TLS_FULL, "pdrouter_tls_handshakes_total{result=\"full\"}", "Ends of TLS handshakes with clients; unfinished: the client left or was too slow; plain_http: it sent plain HTTP; refused: tls.max_handshakes.") \
 	X(TLS_RESUMED, "pdrouter_tls_handshakes_total{result=\"resumed\"}", "") \

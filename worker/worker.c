@@ -28,6 +28,7 @@
 #include "worker/net/listen.h"
 #include "worker/net/tls.h"
 #include "worker/request/request.h"
+#include "worker/request/silent.h"
 #include "worker/schedule/reservation.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
@@ -272,6 +273,7 @@ worker_new(const struct heritage *h)
 	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
 		threshold_init(&w->thresholds[i]);
 	w->reserved = mem_array(CONF_FANOUT_MAX, sizeof(*w->reserved));
+	w->silent = silent_new();
 	listen_init(w, on_accept);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
 	watch(w, &w->ev_heartbeat, -1, EV_PERSIST, on_heartbeat, &heartbeat);
@@ -310,6 +312,7 @@ worker_free(struct worker *w)
 		client_end(TAILQ_FIRST(&w->clients));
 	worker_reap(w);
 	connpool_free(&w->connpool);
+	silent_free(&w->silent);
 	event_del(&w->ev_tick);
 	event_del(&w->ev_heartbeat);
 	event_del(&w->ev_channel);

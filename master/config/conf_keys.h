@@ -93,6 +93,8 @@ K("client.rate", RATE, live.client_rate, 0, 1000000, "0", LIVE,					\
 	"requests of one client per second (10), minute (30/m) or hour (100/h); more gets 429; 0: no limit") \
 K("client.burst", COUNT, live.client_burst, 0, 1000000, "0", LIVE,					\
 	"token-bucket size of client.rate; 0: equal to the rate")				\
+K("client.max_silent_connections", COUNT, max_silent, 0, 1000000, "256", GENERATION,			\
+	"connections of one address (IPv6: its /64) in one worker that have sent no complete head for a second; a further one is closed; those of client.proxy_networks do not count; 0: no limit") \
 L("client.proxy_networks", NETWORKS, proxy_networks, nproxy_networks, 0, 64, "[]", GENERATION,		\
 	"networks of proxies before the router: limits and the log take the client's address from their X-Forwarded-For") \
 K("client.proxy_protocol", BOOL, proxy_protocol, 0, 0, "false", GENERATION,				\

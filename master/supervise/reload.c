@@ -200,8 +200,8 @@ on_files(void *arg)
 static void
 watch_files(struct reload *r)
 {
-	char **paths = mem_array(
-		DOOR_N + r->conf->npools + conf_tls_paths_max(r->conf), sizeof(char *));
+	char **paths =
+		mem_array(DOOR_N + r->conf->npools + conf_tls_paths_max(r->conf), sizeof(char *));
 	size_t n = 0;
 
 	for (enum door door = 0; r->conf->watch && door < DOOR_N; door++)

@@ -395,6 +395,7 @@ struct conf {
 	uint32_t
 		proxy_protocol; /* 1: their connections begin with a header of the PROXY protocol */
 	/* header that identifies a client instead of its API key and address; or NULL */
+	uint32_t max_silent;      /* of one address in one worker; 0: no limit */
 	uint32_t forward_address; /* 1: engines are sent the client's address */
 	char *client_id_header;
 

@@ -52,7 +52,7 @@ struct seg {
 	/* [max_pools][METRIC_EXEMPLARS][METRIC_BUCKETS + 1]: shm/exemplar.h */
 	struct exemplar_words *exemplars;
 	unsigned char *slabs; /* [nslots] metrics slabs: seg_slab() */
-	unsigned char *spans;        /* [worker slots] rings: seg_span_ring() */
+	unsigned char *spans; /* [worker slots] rings: seg_span_ring() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
 	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */

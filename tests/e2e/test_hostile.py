@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import expect
-from procs import MODEL, SLOW, VARIANT, wait
-from raw import Closed, text_of
+from certs import Cert, TlsClient
+from procs import MODEL, SLOW, VARIANT, free_port, wait
+from raw import Client, Closed, text_of
 
 URL = "/v1/completions"
 OK = json.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 2}).encode()
@@ -404,3 +405,54 @@ def test_event_of_a_million_lines(world, what):
     used = cpu(r) - before
     ex.reset()
     assert used < 2 * SLOW, used  # else 5 s and more
+
+
+SILENT = 2.2  # s after which a connection without a head counts
+
+
+def gone(c):
+    """Closed or reset by the router before it has read anything."""
+    try:
+        return c.sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_an_address_has_few_connections_without_a_head(world):
+    """A piece of a head is none; a head, and a close, make room for another connection."""
+    r, _, _ = world.pd(workers=1, client={"max_silent_connections": 3})
+    held = [r.client() for _ in range(3)]
+    held[0].send(b"GET /live HTTP/1.1\r\nHost: x\r\n")
+    time.sleep(SILENT)
+    with r.client() as late:
+        assert gone(late)
+    with Client(r.address, source="127.0.0.9") as other:
+        assert other.get("/live").status == 200
+        assert other.get("/metrics").body.count(b"pdrouter_silent_connections_closed_total 1\n") == 1
+    held[0].send(b"\r\n")
+    assert held[0].read().status == 200
+    held.append(r.client())
+    time.sleep(SILENT)
+    with r.client() as late:
+        assert gone(late), "the kept connection does not count, the new one does"
+    with r.client() as crowd:
+        assert crowd.get("/live").status == 200, "whose head comes within the second does not count"
+    for c in held:
+        c.close()
+
+
+def test_handshakes_count_and_proxies_do_not(world):
+    cert, port = Cert(world.dir, "localhost"), free_port()
+    r, _, _ = world.pd(workers=1, client={"max_silent_connections": 2, "proxy_networks": ["127.0.0.5/32"]},
+                       tls={"certificates": [cert.row()], "listen": [f"127.0.0.1:{port}"]})
+    held = [Client(("127.0.0.1", port)) for _ in range(2)]
+    time.sleep(SILENT)
+    for address in ("127.0.0.1", port), r.address:
+        with Client(address) as late:
+            assert gone(late)
+    held += [Client(r.address, source="127.0.0.5") for _ in range(5)]
+    with TlsClient(("127.0.0.1", port), cert.trusting(), source="127.0.0.9") as other:
+        assert other.get("/live").status == 200
+    assert held[-1].get("/live").status == 200
+    for c in held:
+        c.close()

@@ -165,7 +165,7 @@ def test_a_limit_from_the_start(world, monkeypatch):
         before()
         resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
     monkeypatch.setattr(procs, "die_with_us", limited)
-    r = world.router(world.pool([engines[0]], [engines[1]]), wait_for=None, workers=1)
+    r = world.router(world.pool([engines[0]], [engines[1]]), wait_for=None, workers=1, client={"max_silent_connections": 0})
     r.wait_for("ready")
     inside = r.client()
     crowd = [r.client() for _ in range(300)]
@@ -466,7 +466,7 @@ def test_10000_idle_clients(world):
 def test_2000_slow_heads_and_bodies_end_with_408(world):
     """A byte a second each: neither of them lasts, and nobody else hears of it."""
     more_files()
-    r, _, (d,) = world.pd(workers=2, client={"head_timeout": "3s", "body_timeout": "3s"})
+    r, _, (d,) = world.pd(workers=2, client={"head_timeout": "3s", "body_timeout": "3s", "max_silent_connections": 0})
     d.pause()
     stream = r.open_stream(n=8)
     d.wait_metric("pdsim:running_requests", 1)

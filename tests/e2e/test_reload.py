@@ -334,7 +334,7 @@ def other_values(r):
         "tls.client_ca": cert.cert, "tls.min_version": 1.3, "tls.ciphers": "ECDHE-ECDSA-AES128-GCM-SHA256", "tls.max_handshakes": 9, "tls.watch": True, "cors.origins": ["https://a"], "cors.headers": ["X-A"], "cors.credentials": True, "limits.max_body": "1MiB", "limits.max_head": "16KiB",
         "limits.max_connections": 99, "limits.max_answer": "1MiB", "limits.max_fanout": 3, "limits.max_buffered": "256MiB",
         "client.head_timeout": "7s", "client.body_timeout": "7s", "client.idle_timeout": "7s", "client.write_timeout": "7s", "client.tcp_user": "7s",
-        "client.max_inflight": 50, "client.rate": 500, "client.burst": 60, "client.proxy_networks": ["10.9.0.0/16"], "client.proxy_protocol": True, "client.forward_address": True, "client.id_header": "X-A", "upstream.idle_timeout": "3s",
+        "client.max_inflight": 50, "client.rate": 500, "client.burst": 60, "client.proxy_networks": ["10.9.0.0/16"], "client.proxy_protocol": True, "client.forward_address": True, "client.max_silent_connections": 200, "client.id_header": "X-A", "upstream.idle_timeout": "3s",
         "upstream.max_idle": 5, "drain_timeout": "7s", "reload_drain_timeout": "9s",
         "upgrade_drain_timeout": "9s", "upgrade_trial": "9s", "worker_watchdog": "9s", "stats_interval": "300ms",
         "health_interval": "150ms", "health_timeout": "900ms", "rise": 2, "fall": 4, "dns_servers": ["127.0.0.1:5"], "log_level": "debug",

@@ -28,6 +28,7 @@ struct endpoint;
 struct req;
 struct seg;
 struct threshold;
+struct silent;
 struct tls_server;
 struct transfer;
 struct reserved;
@@ -60,6 +61,7 @@ struct worker {
 	uint32_t slot;
 	struct event_base *base;
 	struct connpool *connpool;
+	struct silent *silent;  /* connections without a head: request/silent.h */
 	struct tls_server *tls; /* NULL: no client may speak TLS */
 	struct usage usage;
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */

@@ -64,6 +64,7 @@ client_new(struct worker *w, int fd, const struct client_origin *from, const str
 	metric_add(w->slab, M_CONNS, 1);
 	worker_gauge(w, G_OPEN_CONNS, 1);
 	c->deadline_ms = clock_ms() + w->conf->live.client_idle_ms;
+	silent_begin(&c->silence, clock_ms());
 	worker_need_tick(w);
 	if (from->transport == TRANSPORT_TLS && c->first == FIRST_PROXY)
 		c->sock.on_read = on_proxy_read;
@@ -80,6 +81,7 @@ end(struct client *c, bool stalled)
 		return;
 	c->ended = true;
 	c->req = NULL;
+	silent_end(c->w, &c->silence);
 	sock_close(&c->sock);
 	visit_drop(&c->w->client_rounds, &c->visit);
 	TAILQ_REMOVE(&c->w->clients, c, link);
@@ -441,7 +443,8 @@ check_limits(struct client *c, uint64_t now_ms)
 
 	if (c->ended)
 		return;
-	if (is_lost(c, now_ms)) {
+	if (is_lost(c, now_ms) ||
+		!silent_look(c->w, &c->silence, c->from.door, &c->from.address, now_ms)) {
 		client_end(c);
 		return;
 	}

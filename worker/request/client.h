@@ -16,6 +16,7 @@
 #include "worker/base/address.h"
 #include "worker/base/rounds.h"
 #include "worker/net/sock.h"
+#include "worker/request/silent.h"
 
 struct evbuffer;
 struct client;
@@ -57,6 +58,7 @@ struct client {
 	const struct client_ops *ops;
 	struct client_origin from;
 	enum client_first first;
+	struct silence silence;    /* until its first head */
 	struct req *req;           /* being read, worked on or answered; NULL between requests */
 	struct evbuffer *in;       /* bytes read and not consumed yet; NULL when empty */
 	struct key_seen *key_seen; /* key_seen.h */

@@ -328,6 +328,7 @@ intake_head(struct req *req, const char *p, size_t n, size_t *scanned)
 		return in;
 	}
 	*scanned = 0;
+	silent_end(req->w, &req->client->silence);
 	r = len < 0 ? (int)len : http_head_parse(&h, HTTP_KIND_REQUEST, p, (size_t)len, false);
 	if (r < 0) {
 		in.end = parse_refusal(r);

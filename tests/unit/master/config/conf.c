@@ -2128,7 +2128,7 @@ Test(conf, every_key_is_written)
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16,\n"
 		" max_api_keys: 17}\n"
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
-		" burst: 7, proxy_networks: [10.9.0.0/16], proxy_protocol: true, forward_address: true, id_header: X-Real-IP, tcp_user: 8s}\n"
+		" burst: 7, proxy_networks: [10.9.0.0/16], proxy_protocol: true, forward_address: true, max_silent_connections: 9, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 6s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\nlog_to: journald\nlog_sample: 0.015\ntracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 64KiB}\n"
