@@ -246,3 +246,28 @@ def test_an_upgrade_passes_the_socket_on(world):
         assert c.post("/v1/completions", BODY).status == 200
     assert i.r.metric("instance") == 2
     i.only_one_left()
+
+
+@pytest.mark.parametrize("how", ["whole", "cut"])
+def test_a_cut_answer_ends_without_close_notify(world, how):
+    """With HTTP/1.0 the close alone ends an answer of unknown length: nothing may call it whole."""
+    cert = Cert(world.dir, "localhost")
+    address, keys = tls(cert)
+    _, (p,), (d,) = world.scripts(**keys)
+    strict = cert.trusting()
+    strict.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
+    with TlsClient(address, strict) as c:
+        c.request("POST", "/v1/completions", BODY, version="1.0")
+        p.expect().prefilled()
+        ex = d.expect().write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").chunk(b"x" * 300000)
+        c.sock.suppress_ragged_eofs = False
+        assert b" 200 OK" in c.sock.recv(16)
+        if how == "whole":
+            ex.chunk(b"").close()
+            while c.sock.recv(65536):
+                pass
+            return
+        ex.close()
+        with pytest.raises(ssl.SSLError, match="(?i)eof"):
+            while c.sock.recv(65536):
+                pass

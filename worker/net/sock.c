@@ -242,6 +242,13 @@ sock_end_writing(struct sock *s)
 	(void)shutdown(s->fd, SHUT_WR);
 }
 
+void
+sock_cut(struct sock *s)
+{
+	if (s->tls != NULL)
+		s->tls->cut = true;
+}
+
 /* --- events ------------------------------------------------------------------------------------ */
 
 static void

@@ -384,7 +384,8 @@ tls_end_writing(struct tls *t)
 	if (t->state != TLS_OPEN)
 		return;
 	ERR_clear_error();
-	(void)SSL_shutdown(t->ssl);
+	if (!t->cut)
+		(void)SSL_shutdown(t->ssl);
 	ERR_clear_error();
 	t->state = TLS_ENDED;
 }

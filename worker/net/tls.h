@@ -46,6 +46,8 @@ struct tls {
 	bool ahead;
 	const char *
 		why; /* of a failure, for the log: lives as long as the worker; NULL: a plain reset */
+	/* fact: what was written lacks its end, so no close_notify calls it whole */
+	bool cut;
 };
 
 /* NULL: no session is possible, which the master has checked before. */
@@ -67,7 +69,7 @@ ssize_t tls_read(struct tls *t, void *buf, size_t n);
 /* Writes records, the pieces joined: small pieces become one record.  Returns the bytes that were taken, or -errno if
  * none.  After -EAGAIN the same bytes come first in the next call. */
 ssize_t tls_writev(struct tls *t, const struct iovec *iov, int n);
-/* Sends close_notify; the peer may still be read. */
+/* Sends close_notify, unless the session is cut; the peer may still be read. */
 void tls_end_writing(struct tls *t);
 /* Frees the session; the peer sees an end without close_notify, unless tls_end_writing() came before. */
 void tls_free(struct tls **);

@@ -348,6 +348,13 @@ client_full(const struct client *c)
 	return c != NULL && c->full;
 }
 
+void
+client_cut(struct client *c)
+{
+	if (c != NULL && !c->ended)
+		sock_cut(&c->sock);
+}
+
 /* Lets the client read the written bytes before the close: data that the client still sends
  * would make the kernel reset the connection and drop the answer. */
 static void

@@ -92,6 +92,8 @@ void client_free(struct client *c); /* after the turn */
 size_t client_write(struct client *c, const struct iovec *iov, int n);
 /* Returns true if bytes are queued: the engine should not be read. */
 bool client_full(const struct client *c);
+/* The answer has broken off, and the end of the connection shows it.  c may be NULL. */
+void client_cut(struct client *c);
 /* The request has been answered or given up: the connection waits for the next request, or
  * closes.  `unread`: the request had not been read to its end. */
 void client_done(struct client *c, bool keep_alive, bool unread);

@@ -415,8 +415,10 @@ cut_with(struct req *req, const struct span json[3])
 	size_t total = strlen(half) + strlen(begin) + 2;
 	int k = 0;
 
-	if (req->relay != RELAY_STREAM || req->framing_out != FRAMING_CHUNKED)
+	if (req->relay != RELAY_STREAM || req->framing_out != FRAMING_CHUNKED) {
 		req->keep_alive = false; /* the missing bytes and the close show the failure */
+		client_cut(req->client);
+	}
 	if (req->relay != RELAY_STREAM)
 		return;
 	for (int i = 0; i < 3; i++)
