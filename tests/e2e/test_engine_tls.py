@@ -116,6 +116,20 @@ def test_an_engine_that_ends_within_a_record_is_replaced(fleet):
     fleet.router.wait_all_up()
 
 
+def test_a_client_that_leaves_ends_its_stream(fleet):
+    _, d = fleet.engines[NIXL]
+    for e in d:
+        e.pause()
+    with fleet.router.open_stream(model=NIXL) as c:
+        wait("decode", lambda: sum(e.metric("pdsim:running_requests") for e in d) == 1)
+        for e in d:
+            e.step()
+        c.until(b"data:")
+    wait("its end, while no token comes", lambda: sum(e.metric("pdsim:running_requests") for e in d) == 0)
+    for e in d:
+        e.go_on()
+
+
 def bad_certs(w):
     ca = Cert(w.dir, "ca")
     return ca, {"unable to get local issuer certificate": Cert(w.dir, "stranger", by=Cert(w.dir, "other")),

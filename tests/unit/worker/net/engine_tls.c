@@ -61,6 +61,9 @@ on_broken(void *user)
 {
 	(void)user;
 	broken++;
+	last = sock_read(&uc->sock, got, sizeof(got));
+	event_del(&uc->sock.ev_write); /* as a leg would, which ends */
+	uc->sock.writing = false;
 }
 
 static const struct upconn_ops ops = {on_readable, on_drained, on_broken};
@@ -160,7 +163,7 @@ teardown(void)
 	seg_free(&w.seg);
 }
 
-TestSuite(engine_tls, .init = setup, .fini = teardown);
+TestSuite(engine_tls, .init = setup, .fini = teardown, .timeout = 60);
 
 static void
 turn(void)
@@ -303,6 +306,26 @@ Test(engine_tls, a_session_is_resumed_in_the_same_context_alone)
 	again();
 	cr_expect_eq(count(M_ENGINE_TLS_RESUMED), 4);
 	tls_client_free(&other);
+}
+
+/* --- an engine that refuses a large request ----------------------------------------------------- */
+
+/* It answers, and closes before it has read everything: the kernel resets the connection. */
+Test(engine_tls, what_came_before_a_write_failed_is_still_read)
+{
+	static char large[8 << 20];
+
+	begin();
+	cr_assert_eq(sock_write(&uc->sock, large, sizeof(large)), 0);
+	cr_assert_gt(sock_queued(&uc->sock), 0);
+	sock_read_stop(&uc->sock); /* else it would be read before the write */
+	cr_assert_eq(SSL_write(server, "413", 3), 3);
+	(void)SSL_shutdown(server);
+	engine_ends();
+	for (int i = 0; i < 50 && broken == 0; i++)
+		turn();
+	cr_expect_eq(broken, 1);
+	cr_expect_eq(last, 3);
 }
 
 /* --- idle connections ------------------------------------------------------------------------- */
