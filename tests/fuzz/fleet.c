@@ -62,7 +62,7 @@ put_engines(FILE *out, const char *role, unsigned from, unsigned options, const 
 	(void)fprintf(out, ", %s: [", role);
 	for (unsigned i = from; i < from + 2; i++)
 		(void)fprintf(out, "%s{url: 'http://127.0.0.1:%u', max_inflight: %u, group: %s%s}",
-			i > from ? ", " : "", FLEET_PORT + i, options & OPTION_FULL ? 1 : 0,
+			i > from ? ", " : "", FLEET_PORT + i, options & OPTION_FULL ? 1u : 0u,
 			i % 2 == 0 ? "a" : "b", more);
 	(void)fprintf(out, "]");
 }

@@ -583,7 +583,7 @@ say_busy(void)
 {
 	const enum metric_gauge g = busy_gauge();
 
-	(void)fprintf(stderr, "%s: the worker is not idle after %u s\n", run.kind, IDLE_MS / 1000);
+	(void)fprintf(stderr, "%s: the worker is not idle after %d s\n", run.kind, IDLE_MS / 1000);
 	if (g != G_N)
 		(void)fprintf(stderr, "%s is %lld\n", metric_gauge_name[g],
 			(long long)seg_slab(run.seg, ME)->gauges[g]);
