@@ -31,6 +31,7 @@
 #include "shm/load.h"
 #include "shm/load_word.h"
 #include "shm/metrics.h"
+#include "shm/named.h"
 #include "shm/queue.h"
 #include "shm/core/rcu.h"
 #include "shm/core/suspect.h"
@@ -729,6 +730,13 @@ mend_slab(struct check *c, uint32_t slot)
 		suspect_found(SUSPECT_METRICS, slot);
 }
 
+static void
+mend_name_counts(struct check *c, uint32_t i)
+{
+	if (named_mend(c->mends, i) > 0)
+		suspect_found(SUSPECT_METRICS, i);
+}
+
 /* --- announcements ------------------------------------------------------------------------ */
 
 /*
@@ -899,7 +907,7 @@ check_arenas(struct check *c, uint32_t part)
 
 /* --- the whole ---------------------------------------------------------------------------- */
 
-enum unit { ONCE, PER_SLOT, PER_WORKER, PER_ENDPOINT, PER_CLIENT, PER_POOL };
+enum unit { ONCE, PER_SLOT, PER_WORKER, PER_ENDPOINT, PER_CLIENT, PER_POOL, PER_NAME };
 static const struct {
 	void (*check)(struct check *, uint32_t i);
 	enum unit unit;
@@ -915,6 +923,7 @@ static const struct {
 	{check_queue, PER_POOL, BOTH},
 	{mend_pool, PER_POOL, MENDS},
 	{mend_slab, PER_SLOT, MENDS},
+	{mend_name_counts, PER_NAME, MENDS},
 	{check_announcements, ONCE, REPORTS},
 	{check_settings, ONCE, REPORTS},
 	{check_arenas, ONCE, REPORTS},
@@ -931,6 +940,7 @@ units_of(const struct seg *seg, enum unit unit)
 		[PER_ENDPOINT] = seg->hdr->max_endpoints,
 		[PER_CLIENT] = seg->hdr->max_quotas,
 		[PER_POOL] = seg->hdr->max_pools,
+		[PER_NAME] = NAMED_MODEL_SLOTS + named_key_slots(seg->hdr->max_api_keys),
 	};
 
 	return n[unit];
@@ -974,6 +984,7 @@ static const uint32_t at_once[] = {
 	[PER_ENDPOINT] = 16,
 	[PER_CLIENT] = 16,
 	[PER_POOL] = 1,
+	[PER_NAME] = 16,
 };
 
 void

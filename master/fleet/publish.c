@@ -19,6 +19,8 @@
 #include "shm/core/rcu.h"
 #include "shm/core/seg.h"
 #include "shm/metrics.h"
+#include "shm/named.h"
+#include "shm/table.h"
 
 #define POLL_MS 10 /* while readers are waited for: a section lasts microseconds */
 #define LATER_MS 100
@@ -200,6 +202,37 @@ log_cut(struct publish *p, struct version_cut cut)
 	p->cut = cut;
 }
 
+/* Before a worker can see them: their requests are counted from the first one on. */
+static void
+name_keys(struct seg *seg, const struct conf *conf)
+{
+	const char **names = mem_array(conf->napi_keys + 1, sizeof(*names));
+	size_t n = 0;
+
+	for (size_t i = 0; i < conf->napi_keys; i++)
+		if (conf->api_keys[i].door == DOOR_CLIENTS)
+			names[n++] = conf->api_keys[i].name;
+	named_set(seg, NAMED_KEYS, names, n);
+	free(names);
+}
+
+static void
+name_models(struct seg *seg, const struct table *t)
+{
+	const char **names;
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < t->npools; i++)
+		n += t->pools[i].nmodels;
+	names = mem_array(n + 1, sizeof(*names));
+	n = 0;
+	for (uint32_t i = 0; i < t->npools; i++)
+		for (uint32_t k = 0; k < t->pools[i].nmodels; k++)
+			names[n++] = t->pools[i].models[k];
+	named_set(seg, NAMED_MODELS, names, n);
+	free(names);
+}
+
 /* The keys of clients and operators, where the configuration is another one.  False: no arena is free. */
 static bool
 publish_keys(struct publish *p)
@@ -223,6 +256,7 @@ publish_keys(struct publish *p)
 			arena, f->seg->keys_arena_bytes, conf->api_keys, conf->napi_keys, needed);
 		assert(r == 0); /* version_check() has seen them fit */
 	}
+	name_keys(f->seg, conf);
 	rcu_publish_keys(f->writer, arena);
 	p->keys_config = f->config_number;
 	return true;
@@ -248,6 +282,7 @@ publish_try(struct publish *p)
 		p->stamp.created_s = (uint64_t)time(NULL);
 	p->stamp.version++;
 	log_cut(p, version_build(f, &p->stamp, arena));
+	name_models(f->seg, arena);
 	p->cookie = rcu_cookie(f->writer); /* of the table that is current until the next line */
 	rcu_publish(f->writer, arena);
 	p->config = f->config_number;

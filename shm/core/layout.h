@@ -223,6 +223,33 @@ struct refusal {
 	uint64_t failed_alike_ms;
 };
 
+/* What is counted by name, and how many slots there are: shm/named.h. */
+enum named_kind { NAMED_MODELS, NAMED_KEYS, NAMED_KINDS };
+enum named_what {
+	NAMED_REQUESTS,
+	NAMED_REFUSED,
+	NAMED_PROMPT,
+	NAMED_CACHED,
+	NAMED_COMPLETION,
+	NAMED_N
+};
+#define NAMED_NAME 120        /* bytes of a name with its NUL */
+#define NAMED_MODEL_SLOTS 513 /* for 256 models */
+struct named_slot {           /* W: master */
+	/* of the name; 0: the slot is free */
+	_Alignas(SHM_LINE) uint64_t hash;
+	char name[NAMED_NAME];
+};
+struct named_count { /* W: atomic add by all; master when it gives the slot a name */
+	_Alignas(SHM_LINE / 2) uint64_t count[NAMED_N];
+};
+
+static inline uint32_t
+named_key_slots(uint32_t max_api_keys)
+{
+	return 2 * max_api_keys + 1;
+}
+
 /* How `count` and `tokens` are packed, the rest of them in load_word.h ... */
 static inline uint32_t
 word_count(uint64_t word)

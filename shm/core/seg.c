@@ -44,6 +44,8 @@ static_assert(sizeof(struct tickets) == 2 * SHM_LINE, "as drawn in shm/README");
 static_assert(sizeof(struct ep_word) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct tally) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct latency) == 2 * SHM_LINE, "no two endpoints share a line");
+static_assert(sizeof(struct named_slot) == SHM_LINE, "as drawn in shm/README");
+static_assert(sizeof(struct named_count) == SHM_LINE / 2, "as drawn in shm/README");
 static_assert(sizeof(struct budget) == SHM_LINE, "no two workers share a line");
 static_assert(sizeof(struct refusal) == SHM_LINE, "no two endpoints share a line");
 static_assert(offsetof(struct ep_word, count) == 0, "a selection reads one half");
@@ -75,6 +77,7 @@ enum part {
 	PART_PROC_RECORDS,
 	PART_EP_RECORDS,
 	PART_POOL_NAMES,
+	PART_NAMED,
 	PART_ARENAS,
 	PART_KEYS_ARENAS,
 	PART_WRITABLE, /* the first of those that all processes write */
@@ -94,6 +97,7 @@ enum part {
 	PART_BUDGETS,
 	PART_FALLBACKS,
 	PART_EXEMPLARS,
+	PART_NAMED_COUNTS,
 	PART_SLABS,
 	PART_SPANS,
 	PART_N
@@ -144,6 +148,7 @@ static void
 lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 {
 	const size_t workers = worker_slots(s), slots = workers + SLOT_EXTRA;
+	const size_t named = (size_t)NAMED_MODEL_SLOTS + named_key_slots(s->max_api_keys);
 	// clang-format off
 	const struct seg_part want[PART_N] = {
 		[PART_HEADER]     = { "header", 0, sizeof(struct shm_header) },
@@ -153,6 +158,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_PROC_RECORDS] = { "process records", 0, slots * sizeof(struct proc_record) },
 		[PART_EP_RECORDS] = { "endpoint records", 0, s->max_endpoints * sizeof(struct ep_record) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
+		[PART_NAMED]      = { "names", 0, named * sizeof(struct named_slot) },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
 		[PART_KEYS_ARENAS] = { "key arenas", 0, SHM_KEYS_ARENAS * keys_arena_bytes(s) },
 		[PART_READERS]    = { "rcu readers", 0, slots * sizeof(struct rcu_reader) },
@@ -171,6 +177,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_BUDGETS]    = { "budgets", 0, workers * s->max_pools * sizeof(struct budget) },
 		[PART_FALLBACKS]  = { "fallbacks", 0, s->max_pools * sizeof(struct fallback) },
 		[PART_EXEMPLARS]  = { "exemplars", 0, s->max_pools * METRIC_EXEMPLAR_BYTES },
+		[PART_NAMED_COUNTS] = { "counts by name", 0, named * sizeof(struct named_count) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
 		[PART_SPANS]      = { "spans", 0, workers * (sizeof(struct span_ring) + s->span_bytes) },
 	};
@@ -239,6 +246,8 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->budgets = AT(PART_BUDGETS);
 	seg->fallbacks = AT(PART_FALLBACKS);
 	seg->exemplars = AT(PART_EXEMPLARS);
+	seg->named = AT(PART_NAMED);
+	seg->named_counts = AT(PART_NAMED_COUNTS);
 	seg->slabs = AT(PART_SLABS);
 	seg->spans = AT(PART_SPANS);
 	seg->pool_names = AT(PART_POOL_NAMES);

@@ -55,6 +55,9 @@ struct seg {
 	unsigned char *spans; /* [worker slots] rings: seg_span_ring() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
+	/* [NAMED_MODEL_SLOTS + named_key_slots()]: shm/named.h */
+	struct named_slot *named;
+	struct named_count *named_counts;
 	unsigned char *arenas; /* SHM_ARENAS x arena_bytes */
 	size_t arena_bytes;
 	unsigned char *keys_arenas; /* SHM_KEYS_ARENAS x keys_arena_bytes */
@@ -72,7 +75,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 27
+#define SEG_NPARTS 29
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

@@ -314,6 +314,32 @@ def test_a_new_key_and_its_row(world):
         assert new_key(wrong).returncode == 2
 
 
+def test_requests_and_tokens_are_counted_by_key_and_model(world):
+    r, _, _ = with_keys(world, row("alice"), row("bob", rate="1/h"), row("carol", models=["another"]))
+    for name, status in ("alice", 200), ("bob", 200), ("bob", 429), ("carol", 403):
+        assert r.complete(headers=bearer(name)).status == status
+    assert r.complete(model="unheard-of", headers=bearer("alice")).status == 404
+    r.wait_metric("key_requests_total", 2, key="alice")
+    said = {k: {n: r.metric(f"key_{n}_total", key=k) for n in ("requests", "refused")} for k in ("bob", "carol")}
+    assert said == {"bob": {"requests": 2, "refused": 1}, "carol": {"requests": 1, "refused": 1}}
+    for what in ("prompt_tokens", "completion_tokens"):
+        of_one = r.metric(f"key_{what}_total", key="alice")
+        assert of_one > 0 and r.metric(f"key_{what}_total", key="bob") == of_one
+        assert r.metric(f"model_{what}_total", model=MODEL) == r.metric(f"{what}_total", pool=MODEL) == 2 * of_one
+    write(world, row("alice"))
+    r.reload()
+    page = r.get("/metrics").body.decode()
+    assert 'key="alice"' in page and "bob" not in page and "carol" not in page and "unheard-of" not in page
+    assert not any(secret(name) in page or row(name)["sha256"] in page for name in ("alice", "bob", "carol"))
+
+
+def test_without_keys_there_are_no_metrics_of_them(world):
+    r, _, _ = world.pd()
+    assert r.complete().status == 200
+    assert r.wait_metric("model_requests_total", 1, model=MODEL) is None
+    assert "pdrouter_key_" not in r.get("/metrics").body.decode()
+
+
 # --- operators ----------------------------------------------------------------------------------------------------------
 
 

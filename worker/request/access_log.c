@@ -185,6 +185,7 @@ count_tokens(const struct req *req, const struct took *t)
 			metric_tokens_add(slab, pool, k, said[k]);
 	if (n > 0)
 		metric_observe(slab, pool, H_TOKEN, t->decode_us / n);
+	observe_names(req, said);
 }
 
 void

@@ -16,6 +16,7 @@
 #include "worker/base/end_list.h"
 #include "worker/base/route.h"
 #include "worker/request/stats_engines.h"
+#include "worker/request/stats_names.h"
 #include "worker/request/stats_processes.h"
 
 #define PIECE_BYTES (64u << 10) /* a piece is not made longer; some 0.4 ms */
@@ -267,7 +268,13 @@ of_pools(struct stats *s, const struct exposition *x)
 	return true;
 }
 
-static section_fn *const sections[] = {of_router, of_times, of_engines, of_pools};
+static bool
+of_names(struct stats *s, const struct exposition *x)
+{
+	return stats_names(s->w, x, s->row, &s->at) && ++s->row == stats_names_metrics();
+}
+
+static section_fn *const sections[] = {of_router, of_times, of_engines, of_pools, of_names};
 
 void
 stats_begin(struct stats *s, struct worker *w, enum exposition_form form)

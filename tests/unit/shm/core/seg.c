@@ -59,6 +59,7 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.span_bytes = 4096};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
+	const uint32_t named = NAMED_MODEL_SLOTS + named_key_slots(sizes.max_api_keys);
 
 	cr_assert_eq(seg->hdr->bytes, seg_size(&sizes, part));
 #define ENDS(i, p)                                                                                 \
@@ -70,28 +71,30 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(4, seg->proc_records + slots);
 	ENDS(5, seg->ep_records + sizes.max_endpoints);
 	ENDS(6, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(7, seg->arenas + SHM_ARENAS * seg->arena_bytes);
-	ENDS(8, seg->keys_arenas + SHM_KEYS_ARENAS * seg->keys_arena_bytes);
-	ENDS(9, seg->readers + slots);
-	ENDS(10, seg->procs + slots);
-	ENDS(11, seg->eps + sizes.max_endpoints);
-	ENDS(12, seg->tallies + sizes.max_endpoints);
-	ENDS(13, seg->latencies + sizes.max_endpoints);
-	ENDS(14, seg->refusals + sizes.max_endpoints);
-	ENDS(15, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
-	ENDS(16, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
-	ENDS(17, seg_ready(seg, workers));
-	ENDS(18, seg->quotas + 1);
-	ENDS(19, seg->quota_rows + (size_t)workers * sizes.max_quotas);
-	ENDS(20, seg->announced + ANNOUNCED_MAX);
-	ENDS(21, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	ENDS(7, seg->named + named);
+	ENDS(8, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(9, seg->keys_arenas + SHM_KEYS_ARENAS * seg->keys_arena_bytes);
+	ENDS(10, seg->readers + slots);
+	ENDS(11, seg->procs + slots);
+	ENDS(12, seg->eps + sizes.max_endpoints);
+	ENDS(13, seg->tallies + sizes.max_endpoints);
+	ENDS(14, seg->latencies + sizes.max_endpoints);
+	ENDS(15, seg->refusals + sizes.max_endpoints);
+	ENDS(16, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(17, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(18, seg_ready(seg, workers));
+	ENDS(19, seg->quotas + 1);
+	ENDS(20, seg->quota_rows + (size_t)workers * sizes.max_quotas);
+	ENDS(21, seg->announced + ANNOUNCED_MAX);
+	ENDS(22, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(22, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
-	ENDS(23, seg->fallbacks + sizes.max_pools);
-	ENDS(24, seg->exemplars + sizes.max_pools * METRIC_EXEMPLARS * (METRIC_BUCKETS + 1));
-	ENDS(25, (unsigned char *)seg_slab(seg, slots));
-	ENDS(26, seg_span_data(seg, workers - 1) + sizes.span_bytes);
+	ENDS(23, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
+	ENDS(24, seg->fallbacks + sizes.max_pools);
+	ENDS(25, seg->exemplars + sizes.max_pools * METRIC_EXEMPLARS * (METRIC_BUCKETS + 1));
+	ENDS(26, seg->named_counts + named);
+	ENDS(27, (unsigned char *)seg_slab(seg, slots));
+	ENDS(28, seg_span_data(seg, workers - 1) + sizes.span_bytes);
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS
