@@ -176,7 +176,7 @@ def test_a_page(world, reaper, page):
         desk.close()
 
 
-ELSEWHERE = {"fleet", "fleet_tutorial", "from_production_stack", "tracing"}  # tests of their own
+ELSEWHERE = {"engine_tls", "fleet", "fleet_tutorial", "from_production_stack", "tracing"}  # tests of their own
 
 
 def test_every_page_is_listed_and_tried():
