@@ -187,6 +187,7 @@ publish_keys(struct rcu_writer *writer, const struct seg *seg)
 			.terms = {.rate = {100, 1}, .max_inflight = 4, .tokens_per_minute = 5000}},
 		{.name = names[1], .models = models, .nmodels = 1},
 	};
+	const bool needed[DOOR_N] = {[DOOR_CLIENTS] = true};
 	void *arena = rcu_keys_arena_get(writer);
 
 	for (size_t i = 0; i < 2; i++) {
@@ -194,7 +195,7 @@ publish_keys(struct rcu_writer *writer, const struct seg *seg)
 		for (size_t k = 0; k < sizeof(sha256); k++)
 			(void)snprintf(&keys[i].sha256[2 * k], 3, "%02x", sha256[k]);
 	}
-	CHECK(arena != NULL && api_keys_build(arena, seg->keys_arena_bytes, keys, 2) == 0);
+	CHECK(arena != NULL && api_keys_build(arena, seg->keys_arena_bytes, keys, 2, needed) == 0);
 	rcu_publish_keys(writer, arena);
 }
 
