@@ -522,7 +522,8 @@ step_memory(struct master *m)
 		.max_quotas = m->first->client_entries,
 		.queue_slots = m->first->queue_slots,
 		.max_api_keys = m->first->max_api_keys,
-		.span_bytes = (uint32_t)m->first->trace_ring_bytes,
+		.span_bytes = (uint32_t)((m->first->trace_ring_bytes + SHM_LINE - 1) / SHM_LINE *
+					 SHM_LINE),
 		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);

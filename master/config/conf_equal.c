@@ -21,7 +21,8 @@ listen_equal(const struct conf_key *k, const void *a, const void *b)
 	if (n != *(const size_t *)((const char *)b + k->noff))
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (strcasecmp(la[i].host, lb[i].host) != 0 || la[i].port != lb[i].port)
+		if ((la[i].host[0] == '/' ? strcmp : strcasecmp)(la[i].host, lb[i].host) != 0 ||
+			la[i].port != lb[i].port)
 			return false;
 	return true;
 }

@@ -260,7 +260,7 @@ check_tracing(struct conf_read *r)
 
 	if (url == NULL)
 		return 0;
-	if (strncmp(url, "https://", 8) == 0)
+	if (http_url_is_tls(url))
 		why = "https is not spoken: name a collector on this host, which can speak it";
 	else if (http_url_parse(url, &parsed, &why) == 0 &&
 		 inet_pton(parsed.ipv6 ? AF_INET6 : AF_INET, parsed.host, ip) != 1)

@@ -66,8 +66,10 @@ finish(struct collector *c, const char *error)
 	c->answer = (struct membuf){0};
 	c->state = IDLE;
 	(void)event_del(c->clock);
+	/* what is left of the request refers to the caller's text; what is left of the answer is of no request */
 	if (error != NULL || !c->keep_alive ||
-		evbuffer_get_length(bufferevent_get_input(c->bev)) > 0) /* of no request */
+		evbuffer_get_length(bufferevent_get_output(c->bev)) > 0 ||
+		evbuffer_get_length(bufferevent_get_input(c->bev)) > 0)
 		hang_up(c);
 	c->fn(c->arg, &a); /* it may post again */
 	membuf_free(&kept);

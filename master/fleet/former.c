@@ -95,7 +95,8 @@ can_serve(const struct fleet *f, const struct endpoint *ep)
 	const struct conf_pool *pool = conf_pool_named(f->conf, e->pool_name);
 
 	return e->slot != ENGINE_NO_SLOT && ep_state_get(f->seg, e->slot) == EP_UP &&
-	       pool != NULL && same_requests(e->pool, pool) && has_source(pool, e->role);
+	       pool != NULL && same_requests(e->pool, pool) && has_source(pool, e->role) &&
+	       (!e->at.tls || pool->tls.client != NULL);
 }
 
 /* --- a configuration ---------------------------------------------------------------------- */

@@ -476,6 +476,7 @@ send_probe(struct health *h)
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = e->pool->health_path,
+				    .https = e->at.tls,
 				    .tls = engine_tls(e),
 				    .host = e->at.host,
 				    .memory = &e->memory,

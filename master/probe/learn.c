@@ -91,6 +91,7 @@ send_query(struct learn *l, enum query q)
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = queries[q].path,
+				    .https = e->at.tls,
 				    .tls = engine_tls(e),
 				    .host = e->at.host,
 				    .memory = &e->memory,

@@ -376,14 +376,14 @@ probe_get(struct probe *p, const struct probe_request *rq)
 	p->sent = p->head_seen = p->body_len = 0;
 	p->status = 0;
 	p->keep_alive = p->answering = false;
-	if (p->wire.fd != -1 && !may_reuse(p, rq))
+	if (p->wire.fd != -1 && (!may_reuse(p, rq) || (rq->https && rq->tls == NULL)))
 		hang_up(p);
 	p->addr = *rq->addr;
 	p->reused = p->wire.fd != -1;
 	if (p->reused && send_request(p) != 0)
 		hang_up(p);
 	if (p->wire.fd == -1) {
-		p->early_errno = dial(p);
+		p->early_errno = rq->https && rq->tls == NULL ? ENOKEY : dial(p);
 		if (p->early_errno != 0) { /* fn is never called from in here */
 			p->state = FAILED;
 			tv = (struct timeval){0};

@@ -101,6 +101,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 				    .authority = e->authority,
 				    .prefix = e->at.prefix,
 				    .path = "/metrics",
+				    .https = e->at.tls,
 				    .tls = engine_tls(e),
 				    .host = e->at.host,
 				    .memory = &e->memory,

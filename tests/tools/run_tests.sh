@@ -45,9 +45,12 @@ part() { # NAME COMMAND...
 # One Criterion program: its output, then "PASSED FAILED".  Criterion passes a test that leaks and a program that a
 # sanitizer ends after its summary, so the exit code and the reports count too.
 unit() { # PROGRAM
-	local prog=$1 out rc line p f c
-	out=$(timeout 300 "$prog" 2>&1)
+	local prog=$1 said out rc line p f c
+	said=$(mktemp) # a process that is left behind would hold a pipe open
+	timeout 300 "$prog" >"$said" 2>&1
 	rc=$?
+	out=$(<"$said")
+	rm "$said"
 	line=$(sed -n 's/.*Passing: \([0-9]*\) | Failing: \([0-9]*\) | Crashing: \([0-9]*\).*/\1 \2 \3/p' <<<"$out" | tail -n 1)
 	read -r p f c <<<"${line:-0 0 0}"
 	if [ $((p + f + c)) -eq 0 ] || { [ $rc -ne 0 ] && [ $((f + c)) -eq 0 ]; } || grep -qE "$reports" <<<"$out"; then

@@ -253,7 +253,8 @@ connpool_aside(const struct endpoint *ep, uint16_t port)
 	aside->addr = ep->addr;
 	aside->addr.port = port;
 	aside->tcp_user_ms = ep->tcp_user_ms;
-	aside->key_line = mem_strdup(ep->key_line);
+	/* the bootstrap port speaks no TLS: no key crosses the network that TLS would have hidden */
+	aside->key_line = mem_strdup(ep->https ? "" : ep->key_line);
 	aside->url = mem_strdup(ep->url);
 	aside->host = mem_strdup(ep->host);
 	aside->prefix = mem_strdup("");

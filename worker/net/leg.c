@@ -470,6 +470,7 @@ lost_sending(struct leg *leg)
 	struct upconn *uc = leg->uc; /* the handlers may end the leg, or send it again */
 	ssize_t n;
 
+	assert(uc != NULL);
 	while (leg->uc == uc && (n = sock_read(&uc->sock, buf, sizeof(buf))) > 0) {
 		advance(leg, LEG_ANSWERING);
 		feed(leg, buf, (size_t)n);

@@ -87,7 +87,7 @@ key_take(struct req *req, const struct http_head *h, const char **ret_detail)
 {
 	const struct worker *w = req->w;
 	const enum door door = req->client->from.door;
-	struct client_key key = {.tail = NULL};
+	struct client_key key = {.door = door};
 	const struct api_keys *keys;
 	const struct api_key *k;
 	struct span text;

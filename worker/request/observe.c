@@ -48,7 +48,7 @@ observe_names(const struct req *req, const uint64_t tokens[T_N])
 {
 	if (req->job.facts.pool.id != METRIC_NO_POOL)
 		count_name(req, NAMED_MODELS, req->job.facts.model, tokens);
-	if (req->key != NULL)
+	if (req->key != NULL && req->key->door == DOOR_CLIENTS)
 		count_name(req, NAMED_KEYS, req->key->name, tokens);
 }
 

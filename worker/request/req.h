@@ -48,6 +48,7 @@ enum relay_kind {
 /* The key that a request came with (key.h). */
 struct client_key {
 	char name[CONF_KEY_NAME + 1];
+	enum door door; /* of an operator, or of a client */
 	unsigned char sha256[CONF_SHA256];
 	struct conf_key_terms terms;
 	struct spent_tail *tail; /* of the answer (spent.h); NULL: its tokens do not count */

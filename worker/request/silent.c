@@ -56,7 +56,8 @@ silent_look(struct worker *w, struct silence *s, enum door door, const struct ad
 	if (s->due_ms == 0 || now_ms < s->due_ms)
 		return true;
 	s->due_ms = 0;
-	if (most == 0 || door != DOOR_CLIENTS || forwarded_by_proxy(w->conf, from))
+	if (most == 0 || door != DOOR_CLIENTS || forwarded_by_proxy(w->conf, from) ||
+		from->family == AF_UNSPEC) /* a proxy that names no client */
 		return true;
 	counter = counter_of(w, from);
 	if (w->silent->count[counter] >= most) {
