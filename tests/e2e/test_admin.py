@@ -125,7 +125,8 @@ def of_path(path, **keys):
     return {"listen": [f"unix:{path}"], **keys}
 
 
-def test_operators_may_have_a_unix_socket(world, path):
+def test_operators_may_have_a_unix_socket(world, path, monkeypatch):
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)  # else the file is left for systemd, which keeps the socket
     r, _, _ = world.pd(admin=of_path(path))
     assert r.metric("build_info") == 1 and [status(r, p) for p in OPERATORS] == [200] * 5
     assert status(r, "/v1/models") == 404 and r.get("/metrics").status == 404
