@@ -174,6 +174,7 @@ def test_a_reload_keeps_it_and_new_workers_too(world):
     r.reload(workers=3)
     r.reload(pools=[world.pool(p, [d[1], d[0]], policy="round_robin")])
     ask(r)
+    wait("the former workers are gone", lambda: len(r.children()) == 3)
     victim = r.children()[0]
     r.murder(victim)
     wait("another worker", lambda: victim not in r.children() and len(r.children()) == 3)
