@@ -47,18 +47,12 @@ on_cert_wanted(SSL *ssl, X509 **cert, EVP_PKEY **key)
 }
 
 static void
-set_modes(SSL_CTX *ctx)
+set_client_modes(SSL_CTX *ctx)
 {
 	static const unsigned char protocols[] = "\x08http/1.1";
 
 	(void)SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-	(void)SSL_CTX_set_options(
-		ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_ENABLE_KTLS);
-	(void)SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
-					    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-					    SSL_MODE_RELEASE_BUFFERS);
-	SSL_CTX_set_read_ahead(ctx, 1); /* a record is one read(2), not one for its head too */
-	(void)SSL_CTX_set1_groups_list(ctx, TLS_GROUPS);
+	tls_set_modes(ctx);
 	(void)SSL_CTX_set_alpn_protos(ctx, protocols, sizeof(protocols) - 1);
 	(void)SSL_CTX_set_session_cache_mode(
 		ctx, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
@@ -69,7 +63,7 @@ set_modes(SSL_CTX *ctx)
 static int
 fill(SSL_CTX *ctx, const struct conf_engine_tls *conf, struct tls_fault *fault)
 {
-	set_modes(ctx);
+	set_client_modes(ctx);
 	if (conf->cert_pem != NULL && (tls_use_cert(ctx, conf->cert_pem, 0, fault) != 0 ||
 					      tls_use_key(ctx, conf->key_pem, 0, fault) != 0))
 		return -1;

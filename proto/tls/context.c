@@ -77,16 +77,10 @@ choose_certificate(SSL *ssl, int *alert, void *arg)
 }
 
 static void
-set_modes(SSL_CTX *ctx)
+set_server_modes(SSL_CTX *ctx)
 {
-	(void)SSL_CTX_set_options(
-		ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_ENABLE_KTLS);
-	(void)SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
-					    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-					    SSL_MODE_RELEASE_BUFFERS);
-	SSL_CTX_set_read_ahead(ctx, 1); /* a record is one read(2), not one for its head too */
+	tls_set_modes(ctx);
 	(void)SSL_CTX_set_dh_auto(ctx, 1);
-	(void)SSL_CTX_set1_groups_list(ctx, TLS_GROUPS);
 	/* sessions are in the clients' tickets, which every worker can read */
 	(void)SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
 	(void)SSL_CTX_set_timeout(ctx, TICKET_LIFE_S);
@@ -99,7 +93,7 @@ fill(SSL_CTX *ctx, const struct conf_tls *conf, size_t at, struct tls_fault *fau
 {
 	const struct conf_certificate *cert = &conf->certificates[at];
 
-	set_modes(ctx);
+	set_server_modes(ctx);
 	(void)SSL_CTX_set_min_proto_version(
 		ctx, conf->min_version == TLS_MIN_1_3 ? TLS1_3_VERSION : TLS1_2_VERSION);
 	if (SSL_CTX_set_cipher_list(ctx, conf->ciphers) != 1)

@@ -8,6 +8,21 @@
 #include <stdio.h>
 #include <time.h>
 
+/* The groups of Mozilla's intermediate profile; conf_keys.h has its ciphers. */
+#define GROUPS "X25519:P-256:P-384"
+
+void
+tls_set_modes(SSL_CTX *ctx)
+{
+	(void)SSL_CTX_set_options(
+		ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_ENABLE_KTLS);
+	(void)SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
+					    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+					    SSL_MODE_RELEASE_BUFFERS);
+	SSL_CTX_set_read_ahead(ctx, 1); /* a record is one read(2), not one for its head too */
+	(void)SSL_CTX_set1_groups_list(ctx, GROUPS);
+}
+
 /* --- faults ----------------------------------------------------------------------------------- */
 
 int

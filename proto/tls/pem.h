@@ -1,4 +1,4 @@
-/* PEM text into OpenSSL's contexts, and what is wrong with it: for both sides of TLS. */
+/* For both sides of TLS: the modes of OpenSSL's contexts, PEM text into them, and what is wrong with it. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -6,8 +6,8 @@
 struct ssl_ctx_st;
 struct x509_st;
 
-/* The groups of Mozilla's intermediate profile; conf_keys.h has its ciphers. */
-#define TLS_GROUPS "X25519:P-256:P-384"
+/* What a context does whichever side it is of; the groups are those of Mozilla's intermediate profile. */
+void tls_set_modes(struct ssl_ctx_st *ctx);
 
 /* Which key of the configuration is at fault; `at`: the entry of tls.certificates. */
 enum tls_part { TLS_PART_CERT, TLS_PART_KEY, TLS_PART_CA, TLS_PART_CIPHERS };
