@@ -8,25 +8,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/base/clock.h"
 #include "shm/core/atomic.h"
 
 #define PERIOD_MS 1000
-
-static uint64_t
-wall_ms(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_REALTIME, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 void
 usage_begin(struct usage *u)
 {
 	struct rlimit rl;
 
-	*u = (struct usage){.start_ms = wall_ms()};
+	*u = (struct usage){.start_ms = clock_wall_us() / 1000};
 	u->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
 	u->fds = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur != RLIM_INFINITY)

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
-#include <time.h>
 
 #include "master/exporter/batch.h"
 #include "master/exporter/collector.h"
@@ -64,15 +63,6 @@ struct exporter {
 
 /* --- one batch ----------------------------------------------------------------------------------- */
 
-static uint64_t
-wall_ns(void)
-{
-	struct timespec wall;
-
-	(void)clock_gettime(CLOCK_REALTIME, &wall);
-	return (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec - clock_us() * 1000;
-}
-
 /* Takes from one ring what fits into the batch. */
 static void
 fill_from(struct exporter *e, uint32_t worker, uint64_t offset_ns)
@@ -89,7 +79,7 @@ static void
 fill(struct exporter *e)
 {
 	const uint32_t n = SLOT_WORKERS(e->h->seg);
-	const uint64_t offset_ns = wall_ns();
+	const uint64_t offset_ns = (clock_wall_us() - clock_us()) * 1000;
 
 	for (uint32_t i = 0; i < n; i++)
 		spans_mend(e->h->seg, i, e->at[i]);

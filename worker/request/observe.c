@@ -1,9 +1,9 @@
 #include "worker/request/observe.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "proto/answer/usage_end.h"
+#include "shm/base/clock.h"
 #include "shm/exemplar.h"
 #include "shm/metrics.h"
 #include "shm/named.h"
@@ -15,11 +15,8 @@ static_assert(EXEMPLAR_TRACE == TRACE_ID, "the id of a trace is copied");
 static void
 put_exemplar(const struct req *req, enum metric_histogram h, uint64_t us)
 {
-	struct exemplar x = {.us = us};
-	struct timespec now;
+	struct exemplar x = {.us = us, .at_ms = clock_wall_us() / 1000};
 
-	(void)clock_gettime(CLOCK_REALTIME, &now);
-	x.at_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 	memcpy(x.trace, req->job.facts.trace.id, sizeof(x.trace));
 	exemplar_put(req->w->seg, req->job.facts.pool.id, h, &x);
 }
