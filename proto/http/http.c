@@ -75,8 +75,8 @@ same_name(struct span a, struct span b)
 	return true;
 }
 
-static struct span
-trim(struct span s)
+struct span
+span_trim(struct span s)
 {
 	while (s.n > 0 && is_blank(s.p[0])) {
 		s.p++;
@@ -105,11 +105,11 @@ http_list_next(struct span *list, struct span *ret)
 		return false;
 	comma = memchr(list->p, ',', list->n);
 	if (comma == NULL) {
-		*ret = trim(*list);
+		*ret = span_trim(*list);
 		*list = (struct span){NULL, 0};
 		return true;
 	}
-	*ret = trim((struct span){list->p, (size_t)(comma - list->p)});
+	*ret = span_trim((struct span){list->p, (size_t)(comma - list->p)});
 	list->n -= (size_t)(comma + 1 - list->p);
 	list->p = comma + 1;
 	return true;
@@ -124,11 +124,11 @@ http_list_last(struct span *list, struct span *ret)
 		return false;
 	comma = memrchr(list->p, ',', list->n);
 	if (comma == NULL) {
-		*ret = trim(*list);
+		*ret = span_trim(*list);
 		*list = (struct span){NULL, 0};
 		return true;
 	}
-	*ret = trim((struct span){comma + 1, (size_t)(list->p + list->n - comma - 1)});
+	*ret = span_trim((struct span){comma + 1, (size_t)(list->p + list->n - comma - 1)});
 	list->n = (size_t)(comma - list->p);
 	return true;
 }
@@ -531,8 +531,8 @@ read_field(struct reader *rd, struct span line)
 		return refuse(R_EMPTY_NAME);
 	if (rd->nlines == HTTP_MAX_HEADERS)
 		return refuse(R_MANY_FIELDS);
-	r = see_field(
-		rd, (struct span){line.p, n}, trim((struct span){line.p + n + 1, line.n - n - 1}));
+	r = see_field(rd, (struct span){line.p, n},
+		span_trim((struct span){line.p + n + 1, line.n - n - 1}));
 	rd->nlines++;
 	return r;
 }
@@ -605,7 +605,7 @@ on_value(http_parser *hp, const char *p, size_t n)
 
 	if (rd->nseen == 0)
 		return -1;
-	rd->h->headers[rd->nseen - 1].value = trim((struct span){p, n});
+	rd->h->headers[rd->nseen - 1].value = span_trim((struct span){p, n});
 	return 0;
 }
 

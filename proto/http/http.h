@@ -105,6 +105,8 @@ bool http_is_hop(struct span name);
  */
 bool http_is_ours(struct span name);
 
+/* Without the blanks and tabs around it (RFC 9110, 5.6.3). */
+struct span span_trim(struct span s);
 /* Case-insensitive comparison of a span with a NUL-terminated lower-case word. */
 bool span_is(struct span s, const char *lower);
 /* Exact comparison. */

@@ -14,18 +14,6 @@ struct accepted {
 	enum range plain_by; /* the narrowest range decides */
 };
 
-static struct span
-trim(struct span s)
-{
-	while (s.n > 0 && (*s.p == ' ' || *s.p == '\t')) {
-		s.p++;
-		s.n--;
-	}
-	while (s.n > 0 && (s.p[s.n - 1] == ' ' || s.p[s.n - 1] == '\t'))
-		s.n--;
-	return s;
-}
-
 /* Cuts off *rest what is before the first `sep`. */
 static struct span
 cut(struct span *rest, char sep)
@@ -36,7 +24,7 @@ cut(struct span *rest, char sep)
 
 	rest->p += n + (at != NULL);
 	rest->n -= n + (at != NULL);
-	return trim(first);
+	return span_trim(first);
 }
 
 /* "0.5": in thousandths.  What is no q-value counts as 1. */
@@ -84,9 +72,9 @@ take(struct accepted *w, struct span member)
 		const struct span name = cut(&value, '=');
 
 		if (span_is(name, "q"))
-			q = q_of(trim(value));
+			q = q_of(span_trim(value));
 		else if (span_is(name, "version"))
-			known = version_known(trim(value));
+			known = version_known(span_trim(value));
 	}
 	if (span_is(type, "application/openmetrics-text") && known && q > w->openmetrics)
 		w->openmetrics = q;
