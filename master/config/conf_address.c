@@ -109,3 +109,11 @@ conf_address_is_loopback(const struct conf_listen *l)
 		return ntohl(a.s_addr) >> 24 == IN_LOOPBACKNET;
 	return strcmp(l->host, "::1") == 0 || strcasecmp(l->host, "localhost") == 0;
 }
+
+bool
+conf_listen_same(const struct conf_listen *a, const struct conf_listen *b)
+{
+	if (conf_listen_path(a) != NULL)
+		return strcmp(a->host, b->host) == 0;
+	return strcasecmp(a->host, b->host) == 0 && a->port == b->port;
+}

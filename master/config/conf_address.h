@@ -15,3 +15,5 @@ const char *conf_address_parse(const char *text, struct conf_listen *l);
 const char *conf_listen_parse(const char *text, struct conf_listen *l);
 /* Only programs of this host reach the address: 127.0.0.0/8, ::1, localhost. */
 bool conf_address_is_loopback(const struct conf_listen *l);
+/* Whether two addresses are one: paths differ by the case of a letter, hosts do not. */
+bool conf_listen_same(const struct conf_listen *a, const struct conf_listen *b);

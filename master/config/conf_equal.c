@@ -1,6 +1,7 @@
 /* Whether two members are equal, and the pools of two configurations, by the rows of their tables. */
 #include <string.h>
 
+#include "master/config/conf_address.h"
 #include "master/config/conf_read.h"
 #include "master/config/conf_tls.h"
 #include "shm/base/mem.h"
@@ -21,8 +22,7 @@ listen_equal(const struct conf_key *k, const void *a, const void *b)
 	if (n != *(const size_t *)((const char *)b + k->noff))
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if ((la[i].host[0] == '/' ? strcmp : strcasecmp)(la[i].host, lb[i].host) != 0 ||
-			la[i].port != lb[i].port)
+		if (!conf_listen_same(&la[i], &lb[i]))
 			return false;
 	return true;
 }

@@ -566,15 +566,6 @@ set_notices(const struct conf_key *k, void *base, const char *text, char what[CO
 	return set_text(k, base, text, what);
 }
 
-/* Paths differ by the case of a letter, hosts do not. */
-static bool
-same_address(const struct conf_listen *a, const struct conf_listen *b)
-{
-	if (conf_listen_path(a) != NULL)
-		return strcmp(a->host, b->host) == 0;
-	return strcasecmp(a->host, b->host) == 0 && a->port == b->port;
-}
-
 static int
 add_listen(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
 {
@@ -590,7 +581,7 @@ add_listen(const struct conf_key *k, void *base, const char *text, char what[CON
 	if (why != NULL)
 		return bad(what, "%.80s: %s", text, why);
 	for (size_t i = 0; (other = conf_listen_at(base, i, &where)) != NULL; i++)
-		if (same_address(&l, other))
+		if (conf_listen_same(&l, other))
 			return bad(what, "%.80s is there twice", text);
 	*list = mem_resize(*list, *n + 1, sizeof(**list));
 	l.text = mem_strdup(text);
