@@ -52,13 +52,13 @@ leg_spans_free(struct leg_spans **s)
 	*s = NULL;
 }
 
-/* Begins a record of a child of the request's span. */
-static void
-child(const struct leg_spans *s, enum span_name name, struct span_record *ret)
+void
+leg_span_child(const struct trace *trace, enum span_name name, struct span_record *ret)
 {
-	span_init(ret, name, s->trace.id);
-	ret->head.flags = s->trace.flags;
-	ret->head.parent = s->trace.span;
+	span_init(ret, name, trace->id);
+	ret->head.flags = trace->flags;
+	ret->head.parent = trace->span;
+	ret->head.id = rnd_u64() | 1; /* not 0 */
 }
 
 /* `why`: NULL if the leg has not failed. */
@@ -68,8 +68,8 @@ put_span(struct leg_spans *s, enum leg_kind kind, const struct leg_failure *why)
 	struct leg_span *leg = &s->of[kind];
 	struct span_record r;
 
-	child(s, leg->name, &r);
-	r.head.id = leg->id;
+	leg_span_child(&s->trace, leg->name, &r);
+	r.head.id = leg->id; /* that the engine was sent */
 	r.head.from_us = leg->from_us;
 	r.head.until_us = leg->until_us;
 	r.head.event_us = leg->name == SPAN_DECODE ? leg->first_us : SPAN_NO_EVENT;
@@ -95,8 +95,7 @@ resumed(struct leg_spans *s, const char *why)
 {
 	struct span_record r;
 
-	child(s, SPAN_RESUME, &r);
-	r.head.id = rnd_u64() | 1; /* not 0 */
+	leg_span_child(&s->trace, SPAN_RESUME, &r);
 	r.head.from_us = s->resume_us;
 	r.head.until_us = clock_us();
 	if (why != NULL) {

@@ -11,10 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shm/spans.h"
 #include "worker/attempt/leg_kind.h"
 
 struct facts;
 struct leg_spans;
+struct trace;
 struct worker;
 
 /* A leg of a trace that is exported, when its lines are written. */
@@ -30,6 +32,9 @@ struct leg_failure {
 	const char *detail;
 	int status; /* of its answer; 0: none */
 };
+
+/* Begins the record of a child of the request's span, with an id of its own. */
+void leg_span_child(const struct trace *trace, enum span_name name, struct span_record *ret);
 
 /* Returns NULL if the request's trace is not exported. */
 struct leg_spans *leg_spans_new(struct worker *w, const struct facts *facts);

@@ -1,9 +1,9 @@
 #include "worker/request/req_span.h"
 
 #include "proto/answer/usage_end.h"
-#include "shm/base/rnd.h"
 #include "shm/spans.h"
 #include "worker/attempt/attempt.h"
+#include "worker/attempt/leg_span.h"
 #include "worker/attempt/tokens.h"
 #include "worker/base/core.h"
 #include "worker/request/req.h"
@@ -23,15 +23,11 @@ static const char *const operations[ROUTE_N] = {
 static void
 put_child(const struct req *req, enum span_name name, uint64_t from_us, uint64_t until_us)
 {
-	const struct trace *trace = &req->job.facts.trace;
 	struct span_record r;
 
 	if (from_us == 0 || until_us < from_us)
 		return;
-	span_init(&r, name, trace->id);
-	r.head.flags = trace->flags;
-	r.head.parent = trace->span;
-	r.head.id = rnd_u64() | 1; /* not 0 */
+	leg_span_child(&req->job.facts.trace, name, &r);
 	r.head.from_us = from_us;
 	r.head.until_us = until_us;
 	span_put(req->w->seg, req->w->slot, &r);
