@@ -4,33 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "master/config/conf.h"
 #include "proto/tls/client.h"
-#include "shm/base/conf.h"
+#include "tests/unit/master/config_files.h"
 #include "tests/unit/pem.h"
 
-#define NELEMS(v) (sizeof(v) / sizeof((v)[0]))
 #define HEAD "pools:\n- name: x\n  connector: nixl\n"
 #define ENGINES "  prefill: [{url: https://p}]\n  decode: [{url: http://d}]\n"
 #define PLAIN "  prefill: [{url: http://p}]\n  decode: [{url: http://d}]\n"
 #define TLS "  tls:\n    ca: ca.crt\n"
 
-static char dir[] = "/tmp/pdrouter_etls_XXXXXX";
 static struct pem ca, own;
 static const char *const names[] = {
 	"main.yaml", "ca.crt", "own.crt", "own.key", "old.crt", "old.key", "two.crt", "bad"};
-
-static void
-put(const char *name, const char *text)
-{
-	FILE *f = fopen(name, "w");
-
-	cr_assert_not_null(f);
-	cr_assert_geq(fputs(text, f), 0);
-	cr_assert_eq(fclose(f), 0);
-}
 
 static void
 setup(void)
@@ -38,8 +24,7 @@ setup(void)
 	struct pem old = pem_make("old.test", -1, NULL);
 	char two[2 * sizeof(ca.cert)];
 
-	cr_assert_not_null(mkdtemp(dir));
-	cr_assert_eq(chdir(dir), 0);
+	folder_enter();
 	ca = pem_make("ca.test", 9, NULL);
 	own = pem_make("own.test", 20, &ca);
 	put("ca.crt", ca.cert);
@@ -56,27 +41,12 @@ setup(void)
 static void
 teardown(void)
 {
-	for (size_t i = 0; i < NELEMS(names); i++)
-		(void)unlink(names[i]);
-	cr_expect_eq(rmdir(dir), 0);
+	folder_remove(names, NELEMS(names));
 	pem_free(&ca);
 	pem_free(&own);
 }
 
 TestSuite(conf_engine_tls, .init = setup, .fini = teardown);
-
-static struct conf *
-load(const char *text)
-{
-	struct conf_error err;
-	struct conf *c = NULL;
-	char buf[800];
-
-	put("main.yaml", text);
-	cr_assert_eq(
-		conf_load("main.yaml", &c, &err), 0, "%s", conf_error_text(&err, buf, sizeof(buf)));
-	return c;
-}
 
 static void
 count_note(void *arg, const char *what, const char *why)
@@ -145,11 +115,7 @@ Test(conf_engine_tls, the_first_end_of_a_valid_authority_counts)
 	conf_free(&c);
 }
 
-static const struct {
-	const char *text;
-	int line;
-	const char *key, *word;
-} wrong[] = {
+static const struct wrong_text wrong[] = {
 	{HEAD "  tls:\n    ca: none\n" ENGINES, 5, "pools[0].tls.ca", "No such file"},
 	{HEAD "  tls:\n    ca: none\n" PLAIN, 5, "pools[0].tls.ca", "No such file"},
 	{HEAD "  tls:\n    ca: bad\n" ENGINES, 5, "pools[0].tls.ca", "bad is not valid PEM"},
@@ -172,34 +138,18 @@ static const struct {
 
 Test(conf_engine_tls, every_mistake_is_named_with_its_line)
 {
-	for (size_t i = 0; i < NELEMS(wrong); i++) {
-		struct conf_error err = {.line = -1};
-		struct conf *c = NULL;
-
-		put("main.yaml", wrong[i].text);
-		cr_assert_eq(conf_load("main.yaml", &c, &err), -1, "%s", wrong[i].text);
-		cr_expect(err.line == wrong[i].line && strcmp(err.key, wrong[i].key) == 0 &&
-				  strstr(err.what, wrong[i].word) != NULL,
-			"%s%d: %s: %s", wrong[i].text, err.line, err.key, err.what);
-	}
+	expect_refused(wrong, NELEMS(wrong));
 }
 
 static int
 classes(const char *old_text, const char *text, char **ret_changes)
 {
-	struct conf *old = load(old_text), *next;
-	struct conf_error err;
-	size_t n;
-	FILE *f = open_memstream(ret_changes, &n);
+	struct conf *old = load(old_text);
 	int got;
 
 	put("ca.crt", strstr(text, "other") != NULL ? own.cert : ca.cert);
-	next = load(text);
-	(void)conf_changes(old, next, f);
-	(void)fclose(f);
-	got = conf_diff(old, next, NULL, NULL, &err);
+	got = changes_to(old, text, ret_changes);
 	conf_free(&old);
-	conf_free(&next);
 	put("ca.crt", ca.cert);
 	return got;
 }
@@ -231,20 +181,6 @@ Test(conf_engine_tls, what_workers_inherit_is_a_new_generation)
 		cr_expect_null(strstr(changes, "-----"));
 		free(changes);
 	}
-}
-
-/* Reads the text in force again, as for a watched file. */
-static struct conf *
-again(const struct conf *c)
-{
-	static const struct conf_args args = {.file = "main.yaml"};
-	struct conf_error err;
-	struct conf *next = NULL;
-	char buf[800];
-
-	cr_assert_eq(conf_again(&args, c, &next, &err), 0, "%s",
-		conf_error_text(&err, buf, sizeof(buf)));
-	return next;
 }
 
 Test(conf_engine_tls, files_count_without_sighup_where_they_are_watched)

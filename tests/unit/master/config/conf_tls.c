@@ -3,39 +3,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "master/config/conf.h"
-#include "shm/base/conf.h"
+#include "tests/unit/master/config_files.h"
 #include "tests/unit/pem.h"
 
-#define NELEMS(v) (sizeof(v) / sizeof((v)[0]))
 #define POOLS "pools: [{connector: nixl, prefill: [{url: http://p}], decode: [{url: http://d}]}]\n"
 #define FILES "  certificates:\n  - cert: a.crt\n    key: a.key\n"
 #define TLS "tls:\n  listen: [\":8443\"]\n"
 
-static char dir[] = "/tmp/pdrouter_tls_XXXXXX";
 static struct pem a, b;
 static const char *const names[] = {
 	"main.yaml", "a.crt", "a.key", "b.crt", "b.key", "old.crt", "old.key", "bad", "both"};
-
-static void
-put(const char *name, const char *text)
-{
-	FILE *f = fopen(name, "w");
-
-	cr_assert_not_null(f);
-	cr_assert_geq(fputs(text, f), 0);
-	cr_assert_eq(fclose(f), 0);
-}
 
 static void
 setup(void)
 {
 	struct pem old = pem_make("old.test", -1, NULL);
 
-	cr_assert_not_null(mkdtemp(dir));
-	cr_assert_eq(chdir(dir), 0);
+	folder_enter();
 	a = pem_make("a.test", 9, NULL);
 	b = pem_make("b.test", 9, NULL);
 	put("a.crt", a.cert);
@@ -51,27 +36,12 @@ setup(void)
 static void
 teardown(void)
 {
-	for (size_t i = 0; i < NELEMS(names); i++)
-		(void)unlink(names[i]);
-	cr_expect_eq(rmdir(dir), 0);
+	folder_remove(names, NELEMS(names));
 	pem_free(&a);
 	pem_free(&b);
 }
 
 TestSuite(conf_tls, .init = setup, .fini = teardown);
-
-static struct conf *
-load(const char *text)
-{
-	struct conf_error err;
-	struct conf *c = NULL;
-	char buf[800];
-
-	put("main.yaml", text);
-	cr_assert_eq(
-		conf_load("main.yaml", &c, &err), 0, "%s", conf_error_text(&err, buf, sizeof(buf)));
-	return c;
-}
 
 Test(conf_tls, its_keys_and_their_files)
 {
@@ -118,11 +88,7 @@ Test(conf_tls, a_certificate_that_expires_soon_is_noted)
 	pem_free(&later);
 }
 
-static const struct {
-	const char *text;
-	int line;
-	const char *key, *word;
-} wrong[] = {
+static const struct wrong_text wrong[] = {
 	{TLS POOLS, 2, "tls.listen", "needs tls.certificates"},
 	{TLS "  certificates: [{cert: a.crt}]\n" POOLS, 3, "tls.certificates[0].key", "is missing"},
 	{TLS "  certificates:\n  - cert: none\n    key: a.key\n" POOLS, 4,
@@ -150,32 +116,7 @@ static const struct {
 
 Test(conf_tls, every_mistake_is_named_with_its_line)
 {
-	for (size_t i = 0; i < NELEMS(wrong); i++) {
-		struct conf_error err = {.line = -1};
-		struct conf *c = NULL;
-
-		put("main.yaml", wrong[i].text);
-		cr_assert_eq(conf_load("main.yaml", &c, &err), -1, "%s", wrong[i].text);
-		cr_expect(err.line == wrong[i].line && strcmp(err.key, wrong[i].key) == 0 &&
-				  strstr(err.what, wrong[i].word) != NULL,
-			"%s%d: %s: %s", wrong[i].text, err.line, err.key, err.what);
-	}
-}
-
-static int
-classes(const struct conf *old, const char *text, char **ret_changes)
-{
-	struct conf *next = load(text);
-	struct conf_error err;
-	size_t n;
-	FILE *f = open_memstream(ret_changes, &n);
-	int got;
-
-	(void)conf_changes(old, next, f);
-	(void)fclose(f);
-	got = conf_diff(old, next, NULL, NULL, &err);
-	conf_free(&next);
-	return got;
+	expect_refused(wrong, NELEMS(wrong));
 }
 
 Test(conf_tls, other_bytes_in_a_file_are_a_new_generation)
@@ -184,34 +125,20 @@ Test(conf_tls, other_bytes_in_a_file_are_a_new_generation)
 	struct conf *c = load(text);
 	char *changes;
 
-	cr_expect_eq(classes(c, text, &changes), 0);
+	cr_expect_eq(changes_to(c, text, &changes), 0);
 	cr_expect_str_eq(changes, "");
 	free(changes);
 	put("b.crt", a.cert);
-	cr_expect_eq(classes(c, text, &changes), CONF_GENERATION);
+	cr_expect_eq(changes_to(c, text, &changes), CONF_GENERATION);
 	cr_expect_str_eq(changes, "tls.certificates: a file of tls has changed (new generation)\n");
 	free(changes);
 	put("b.crt", b.cert);
 	put("a.crt", b.cert);
 	put("a.key", b.key);
-	cr_expect_eq(classes(c, text, &changes), CONF_GENERATION);
+	cr_expect_eq(changes_to(c, text, &changes), CONF_GENERATION);
 	cr_expect_null(strstr(changes, "PRIVATE"));
 	free(changes);
 	conf_free(&c);
-}
-
-/* Reads the text in force again, as for a watched file. */
-static struct conf *
-again(const struct conf *c)
-{
-	static const struct conf_args args = {.file = "main.yaml"};
-	struct conf_error err;
-	struct conf *next = NULL;
-	char buf[800];
-
-	cr_assert_eq(conf_again(&args, c, &next, &err), 0, "%s",
-		conf_error_text(&err, buf, sizeof(buf)));
-	return next;
 }
 
 Test(conf_tls, files_count_without_sighup_where_they_are_watched)
