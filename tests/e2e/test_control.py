@@ -78,7 +78,8 @@ def test_client_that_asks_much_and_reads_slowly_does_not_grow_the_master(world):
                 sent += s.send(b"status json\n" * 300)
         except TimeoutError:
             pass  # the master does not read on
-        assert sent < 1 << 18 and master_kib(r) < before + 4096
+        kept = 4096 if VARIANT == "release" else 16384  # a sanitizer keeps freed blocks for a while
+        assert sent < 1 << 18 and master_kib(r) < before + kept
         assert r.ctl("ping").returncode == 0
         s.settimeout(4 * SLOW)
         s.shutdown(socket.SHUT_WR)

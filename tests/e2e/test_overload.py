@@ -434,7 +434,7 @@ def more_files():
 @pytest.mark.timeout(120 * SLOW)
 def test_10000_idle_clients(world):
     more_files()
-    r, _, _ = world.pd(workers=4, client={"idle_timeout": "10m"})
+    r, _, _ = world.pd(workers=4, client={"idle_timeout": "10m", "max_silent_connections": 0})
     inside = r.client()
     assert ask(inside).status == 200
     pids = [p for p in r.children() if p > 0]
