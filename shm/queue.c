@@ -28,6 +28,9 @@
  *     new order.
  *   - A waiter that leaves, served or not, wakes the first of its own key, or an untried one.  It also passes on
  *     its own wake-up, for the roles that it did not take or that have a slot left.
+ *   - Waiters of a key behind its first miss the free slots of roles that the first does not lack.  It leaves
+ *     with a wake-up for these roles too: the wake-up may meet an untried waiter of another key before them,
+ *     and that waiter passes on no more than the roles that it gets.
  *   - Of each key one waiter is woken at a time.  A second wake-up adds its roles to those of the woken waiter,
  *     before it rearms and tries; or finds it rearmed.
  *   - A woken waiter whose try fails passes its wake-up on to the first waiter of the next key behind it.
@@ -368,6 +371,7 @@ queue_enqueue(struct seg *seg, uint32_t worker, uint32_t pool, uint32_t size,
 		return QUEUE_FULL;
 	ref.order.start = fair_start(q, queue_model(ref.key), b.finish);
 	ref.tokens = request->tokens;
+	ref.was_full = QUEUE_ALL_ROLES;
 	ref.lacks = QUEUE_UNTRIED | QUEUE_ALL_ROLES;
 	write_entry(seg, &ref, request->now_ms);
 	/* The mark before WAITING: every waiter is marked.  Pairs with queue_any() and queue_sound(). */
@@ -457,7 +461,7 @@ queue_rearm(struct seg *seg, struct queue_ref *ref)
 void
 queue_tried(struct seg *seg, struct queue_ref *ref, uint32_t lacks)
 {
-	ref->lacks = lacks;
+	ref->lacks = ref->was_full = lacks;
 	if (ref->slot != QUEUE_LOST)
 		shm_store(&seg_queue_slot(seg, ref->pool, ref->slot)->lacks, lacks);
 }
@@ -519,7 +523,8 @@ queue_leave(struct seg *seg, const struct queue_ref *ref)
 	(void)shm_xchg(word, 0);
 	if (!queue_any(seg, ref->pool))
 		fair_idle(seg_queue(seg, ref->pool));
-	return word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0;
+	return (word_state(old) == QUEUE_S_WOKEN ? word_roles(old) : 0) |
+	       (QUEUE_ALL_ROLES & ~ref->was_full);
 }
 
 /* --- waking ------------------------------------------------------------------------------------- */

@@ -31,6 +31,7 @@ struct queue_ref {
 	uint64_t key;
 	struct queue_order order; /* `start` as it was when the waiter enqueued */
 	uint32_t tokens, lacks;   /* `lacks` as it was written last */
+	uint32_t was_full; /* roles that the last failed try found full; all of them before the first */
 };
 
 struct queue_request {
@@ -93,8 +94,8 @@ void queue_served(struct seg *seg, const struct queue_ref *ref);
  * are such waiters: after queue_leave() the caller wakes the first waiter of the pool, whatever it lacks.
  */
 bool queue_give_up(struct seg *seg, const struct queue_ref *ref);
-/* Removes the waiter, served or not.  Returns the roles for which it was woken meanwhile, or 0: the caller
- * passes that wake-up on. */
+/* Removes the waiter, served or not.  Returns the roles for which it was woken meanwhile, and those whose free slots
+ * waiters of its key may have missed behind it; 0: none.  The caller passes that wake-up on. */
 uint32_t queue_leave(struct seg *seg, const struct queue_ref *ref);
 
 /* Which waiter to wake: among the first waiters of each key, one that matches. */

@@ -258,7 +258,8 @@ inline unmark()
 inline leave()
 {
 	d_step { /* shm_xchg(word, TAKEN) */
-		woken = (SLOT.state == WOKEN -> SLOT.roles : 0);
+		woken = (SLOT.state == WOKEN -> SLOT.roles : 0) | (ALL - was_full);
+		was_full = ALL;
 		SLOT.state = TAKEN;
 		SLOT.roles = 0
 	}
@@ -326,6 +327,7 @@ inline served()
 inline stays()
 {
 	SLOT.lacks = lacks;
+	was_full = lacks;
 	lacks = 0;
 #ifndef QUIET_GIVE_BACK
 	wake_any(owes, 0);
@@ -432,6 +434,7 @@ inline release()
 proctype worker(byte me)
 {
 	byte qkey = KEY_OF(me), mine = NOBODY, ticket, lacks, owes, roles, woken;
+	byte was_full = ALL; /* roles that its last failed try found full */
 	byte who, its_ticket, head1, head2, at1, at2, lacks1, lacks2;
 	byte before; /* ghost: the waiter of the same key when the request came */
 	byte left;
@@ -548,7 +551,7 @@ done:
 			reqs[me].over = true;
 			mine = NOBODY; ticket = 0; lacks = 0; owes = 0; roles = 0; woken = 0; who = 0; its_ticket = 0;
 			head1 = 0; head2 = 0; at1 = 0; at2 = 0; lacks1 = 0; lacks2 = 0;
-			got = false; behind = false; left = 0; before = 0
+			got = false; behind = false; left = 0; before = 0; was_full = ALL
 		}
 	} unless {
 		d_step {
@@ -556,7 +559,7 @@ done:
 			reqs[me].dead = true;
 			mine = NOBODY; ticket = 0; lacks = 0; owes = 0; roles = 0; woken = 0; who = 0; its_ticket = 0;
 			head1 = 0; head2 = 0; at1 = 0; at2 = 0; lacks1 = 0; lacks2 = 0;
-			got = false; behind = false; left = 0; before = 0
+			got = false; behind = false; left = 0; before = 0; was_full = ALL
 		}
 	}
 }

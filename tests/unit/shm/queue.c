@@ -104,6 +104,26 @@ Test(shm_queue, who_leaves_while_called_says_so)
 	cr_assert_eq(queue_wake(seg, POOL, &next), 1);
 }
 
+/* While the first of a key lacks D, its neighbours miss the free slots of P; an untried waiter of another key may take
+ * the wake-up with which it leaves. */
+Test(shm_queue, what_the_first_of_a_key_let_pass_reaches_those_behind_it)
+{
+	struct queue_ref first = enter(0, 7, -2, QUEUE_FIRST), other, last;
+	struct queue_target next = {.roles = QUEUE_UNTRIED, .key = 7}, on = {.behind = &other};
+
+	tries_without_success(&first, DECODE);
+	cr_assert_eq(wake(DECODE), 0);
+	other = enter(1, 8, -1, QUEUE_BEHIND);
+	last = enter(2, 7, 0, QUEUE_BEHIND);
+	tries_without_success(&last, PREFILL);
+	tries_without_success(&first, DECODE);
+	next.roles |= queue_leave(seg, &first);
+	cr_assert_eq(queue_wake(seg, POOL, &next), 1);
+	on.roles = queue_rearm(seg, &other);
+	queue_tried(seg, &other, DECODE);
+	cr_assert_eq(queue_wake(seg, POOL, &on), 2);
+}
+
 Test(shm_queue, newcomers_do_not_overtake)
 {
 	const struct queue_request same = {.key = 7}, other = {.key = 8},
