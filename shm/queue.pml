@@ -2,7 +2,8 @@
  * The model of shm/queue.c and worker/schedule/wait.c for spin: three requests, each of a worker of its own, two queue
  * entries, one slot at a prefill engine (P) and one at a decode engine (D).  Requests of key 1 take P and D, in that
  * order, and give them back in it; requests of key 2 take D alone.  With -DTWO_ENGINES the D of key 1 is one engine and
- * the D of key 2 another, of another model, and P is left out.  With -DFAIR a new waiter of one key may go before
+ * the D of key 2 another, of another model, and P is left out.  With -DD_FIRST a request gives D back first, and the first
+ * request keeps P until that of key 2 is over.  With -DFAIR a new waiter of one key may go before
  * waiters of the other key that came earlier; else tickets alone order them.  Some requests leave at any time (their client has gone).
  * One worker may be killed at any step, and the master reaps it.  `make verify` searches all states;
  * tests/verify/README.md says how to run one case.  In the code below an entry of the queue is called a slot.
@@ -254,11 +255,14 @@ inline unmark()
 	marks = marks & (ALL_MARKS - (1 << mine))
 }
 
-/* queue_leave(): woken = the roles for which the waiter was woken */
+/* queue_leave(): woken = the roles for which the waiter was woken, and those that its last try did not find full */
 inline leave()
 {
 	d_step { /* shm_xchg(word, TAKEN) */
-		woken = (SLOT.state == WOKEN -> SLOT.roles : 0) | (ALL - was_full);
+		woken = (SLOT.state == WOKEN -> SLOT.roles : 0);
+#ifndef QUIET_LEAVE
+		woken = woken | (ALL - was_full);
+#endif
 		was_full = ALL;
 		SLOT.state = TAKEN;
 		SLOT.roles = 0
@@ -398,11 +402,8 @@ inline release_d2()
 }
 #endif
 
-inline release()
+inline release_p()
 {
-#ifdef LOOK_BEFORE_RELEASE
-	wake_any(P, 0);
-#endif
 	if
 	:: reqs[me].p ->
 		d_step { free_p++; reqs[me].p = false }
@@ -410,14 +411,27 @@ inline release()
 		wake_any(P, 0)
 #endif
 	:: else
-	fi;
+	fi
+}
+
+/* longer than the request that needs none of it */
+#define OUTLIVES (me != 0 || reqs[2].over)
+
+inline release()
+{
+#ifdef LOOK_BEFORE_RELEASE
+	wake_any(P, 0);
+#endif
+#ifndef D_FIRST
+	release_p();
+#endif
 #ifdef LOOK_BEFORE_RELEASE
 	wake_any(D, 0);
 #endif
 #ifdef TWO_ENGINES
 #ifdef D2_FIRST
 	release_d2();
-	(me != 0 || reqs[2].over); /* longer than the request that needs none of it */
+	OUTLIVES;
 	release_d()
 #else
 	release_d();
@@ -428,6 +442,10 @@ inline release()
 #ifndef LOOK_BEFORE_RELEASE
 	wake_any(D, 0)
 #endif
+#endif
+#ifdef D_FIRST
+	OUTLIVES;
+	release_p()
 #endif
 }
 

@@ -76,6 +76,7 @@ flags|REACH_TIMEOUT|$two -DREACH_TIMEOUT|short|assertion violated 0
 queue|all|-DNOTHING_HELD|pass|
 queue|held|-DHELD|pass|
 queue|held-leaves|-DHELD -DLEAVES=1|pass|
+queue|held-d-first|-DHELD -DD_FIRST|pass|
 queue|one-key|-DONE_KEY|pass|
 queue|one-slot|-DONE_SLOT|pass|
 queue|two-engines|-DHELD -DTWO_ENGINES|pass|
@@ -85,7 +86,7 @@ queue|NO_SECOND_TRY|-DONE_KEY -DNO_SECOND_TRY|deep|invalid end state
 queue|OLD_LACKS|-DHELD -DOLD_LACKS|deep|invalid end state
 queue|LOOK_BEFORE_RELEASE|-DHELD -DLOOK_BEFORE_RELEASE|deep|invalid end state
 queue|QUIET_GIVE_BACK|-DQUIET_GIVE_BACK|deep|invalid end state
-queue|NO_PASS|-DHELD -DNO_PASS|deep|invalid end state
+queue|NO_PASS|-DHELD -DD_FIRST -DNO_PASS|deep|invalid end state
 queue|LEAVE_WOKEN|-DHELD -DLEAVES=1 -DLEAVE_WOKEN|deep|invalid end state
 queue|QUIET_LEAVE|-DONE_KEY -DLEAVES=0 -DQUIET_LEAVE|deep|invalid end state
 queue|KEEPS_OTHER_ROLES|-DHELD -DKEEPS_OTHER_ROLES|deep|invalid end state
