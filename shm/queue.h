@@ -31,7 +31,7 @@ struct queue_ref {
 	uint64_t key;
 	struct queue_order order; /* `start` as it was when the waiter enqueued */
 	uint32_t tokens, lacks;   /* `lacks` as it was written last */
-	uint32_t was_full; /* roles that the last failed try found full; all of them before the first */
+	uint32_t was_full;        /* roles that its last failed try found full; at first all */
 };
 
 struct queue_request {
