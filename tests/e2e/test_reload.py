@@ -305,8 +305,8 @@ def test_what_a_reload_would_change(world):
 
 
 def table_of_keys():
-    """README's table of what a reload does: [(class, key)]."""
-    rows = re.findall(r"^  \| `(\w+)`: [^|]*\| ([^|]*) \|$", (ROOT / "README.md").read_text(), re.M)
+    """The table of what a reload does: [(class, key)]."""
+    rows = re.findall(r"^  \| `(\w+)`: [^|]*\| ([^|]*) \|$", (ROOT / "etc/docs/configuration.md").read_text(), re.M)
     return [(klass, key) for klass, keys in rows for key in re.findall(r"`([\w.]+)`", keys)]
 
 

@@ -3,7 +3,7 @@
 
 - every key stands in etc/pdrouter.yaml with its class and one-line doc, and nothing else does;
 - the value there is the default: the file without that line reads as the same configuration;
-- README's table of what a reload does has each key in the row of its class;
+- the table of what a reload does (etc/docs/configuration.md) has each key in the row of its class;
 - the keys of an endpoints_file stand in etc/README.md;
 - the flags of other routers (master/config/conf_flags.h) stand in etc/README.md with what they become;
 - all sample files are accepted by the parser, and there is one for each connector;
@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SAMPLE, UNIT = "etc/pdrouter.yaml", "systemd/pdrouter.service"
+SAMPLE, UNIT, RELOAD = "etc/pdrouter.yaml", "systemd/pdrouter.service", "etc/docs/configuration.md"
 # what an upgrade, a restart, the state_file and a host without memory need
 NEEDED = {"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed", "FileDescriptorStoreMax": r"[1-9]\d*", "StateDirectory": r"\w+",
             "OOMPolicy": "continue", "OOMScoreAdjust": r"-[1-9]\d*", "LimitCORE": "0"}
@@ -104,15 +104,15 @@ def flag_cell(name, arg):
 
 
 def compare_classes(class_of):
-    """README's table of what a reload does has each key of the root in the row of its class, once."""
+    """The table of what a reload does has each key of the root in the row of its class, once."""
     shown = {}
-    for klass, keys in re.findall(r"^  \| `(\w+)`: [^|]*\| ([^|]*) \|$", source("README.md"), re.M):
+    for klass, keys in re.findall(r"^  \| `(\w+)`: [^|]*\| ([^|]*) \|$", source(RELOAD), re.M):
         for key in re.findall(r"`([\w.]+)`", keys):
             shown.setdefault(key, []).append(klass)
     for key in sorted(set(class_of) | set(shown)):
         want = [class_of[key]] if key in class_of else []
         if shown.get(key, []) != want:
-            faults.append(f"README.md: what a reload does: {key} should be in the row {want}, not {shown.get(key, [])}")
+            faults.append(f"{RELOAD}: what a reload does: {key} should be in the row {want}, not {shown.get(key, [])}")
 
 
 def check_unit(drain_timeout):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the lists promise: every end reason has a test, so has every feature of every connector and each row of "What happens when",
+"""What the lists promise: every end reason has a test, so has every feature of every connector and each row of tests/PROMISES.md,
 every list of connectors and policies is whole, metric names follow Prometheus' rules, every folder has its README, nothing names the machine it was made on, and no merge is unfinished."""
 import ast
 import collections
@@ -10,6 +10,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDERS = ["master", "worker", "shm", "proto", "tests", "etc", "systemd"]
+PROMISES, TESTED = "tests/PROMISES.md", "## What is tested of each hand-shake"
 # what no committed file has
 STRAY = [(re.compile(r"(?<![\w./-])/wor[k]/\w"), "names a path of the machine it was made on"),
          (re.compile(r"^(<{7}|>{7}) ", re.M), "a merge was not finished here")]
@@ -106,14 +107,14 @@ def defined_in(file):
 
 
 def tested():
-    """README's table of tests: a column for each connector, no empty cell, every name a test of the column's file."""
-    text = read("README.md")
-    at = text.find("### What is tested of each")
+    """PROMISES' table of tests: a column for each connector, no empty cell, every name a test of the column's file."""
+    text = read(PROMISES)
+    at = text.find(TESTED)
     table = [[c.strip().strip("`") for c in line[1:-1].split("|")]
              for line in re.split(r"\n##+ ", text[at:])[0].split("\n") if at >= 0 and line.startswith("|")]
     names = re.findall(r"^X\(\w+, (\w+),", read("shm/base/connector_list.h"), re.M)
     if not names or not table or sorted(table[0][1:]) != sorted(names):
-        faults.append(f"README.md: the table of what is tested needs a column for each of {', '.join(names)}")
+        faults.append(f"{PROMISES}: the table of what is tested needs a column for each of {', '.join(names)}")
         return
     head, _, files, *rows = table
     for name, file in zip(head[1:], files[1:]):
@@ -121,7 +122,7 @@ def tested():
         for row in rows:
             cell = row[head.index(name)]
             if cell not in defined:
-                faults.append(f"README.md: {name}, {row[0]}: \"{cell}\" is no test of tests/e2e/{file}")
+                faults.append(f"{PROMISES}: {name}, {row[0]}: \"{cell}\" is no test of tests/e2e/{file}")
 
 
 def rows_under(path, heading, header):
@@ -137,12 +138,12 @@ def same_names(at, found, names):
 
 
 def connectors():
-    """The tables of connectors in README.md and etc/README.md, the latter with the keys of each."""
+    """The tables of connectors in README.md, etc/docs/handshakes.md and etc/README.md, the last one with the keys of each."""
     text = read("shm/base/connector_list.h")
     keys = {name: re.findall(r'"(\w+)"', "".join(re.findall(r"\.keys = \{(.*?)\}", facts, re.S)))
             for name, facts in re.findall(r"^X\(\w+, (\w+),(.*?)(?=^X\(|\Z)", text, re.M | re.S)}
-    shown = rows_under("README.md", "### Hand-shakes", "`connector`")
-    same_names("README.md: Hand-shakes", [re.findall(r"\w+", row[0])[0] for row in shown], keys)
+    for page, heading in (("README.md", "### Hand-shakes"), ("etc/docs/handshakes.md", "## Connectors")):
+        same_names(f"{page}: {heading}", [re.findall(r"\w+", row[0])[0] for row in rows_under(page, heading, "`connector`")], keys)
     shown = {row[0].strip("`"): row[1] for row in rows_under("etc/README.md", "## Pools", "connector")}
     same_names("etc/README.md: the table of connectors", shown, keys)
     for name in shown.keys() & keys.keys():
@@ -182,22 +183,20 @@ def tests_of(path):
 
 
 def happens():
-    """README's table of what happens when something fails: three cells a row, and every test it names is there."""
-    text = read("README.md")
-    at = text.find("### What happens when")
-    lines = re.split(r"\n#{2,3} ", text[at:])[0].split("\n") if at >= 0 else []
-    rows = [(n, [c.strip() for c in line[1:-1].split(" | ")]) for n, line in enumerate(lines, line_of(text, at)) if line.startswith("| ")]
+    """The promises: three cells a row, and every test it names is there."""
+    lines = read(PROMISES).partition(TESTED)[0].split("\n")
+    rows = [(n, [c.strip() for c in line[1:-1].split(" | ")]) for n, line in enumerate(lines, 1) if line.startswith("| ")]
     rows = [(n, cells) for n, cells in rows if cells[0] != "situation"]
     if not rows:
-        faults.append("README.md: the table of what happens when is missing")
+        faults.append(f"{PROMISES}: has no row")
     for n, cells in rows:
         named = re.findall(r"`([\w/.]+)::(\w+)`", cells[-1])
         if len(cells) != 3 or not all(cells) or not named or len(named) != cells[-1].count("`") // 2:
-            faults.append(f"README.md:{n}: a row is a situation, what the router does, and `file::test`s")
+            faults.append(f"{PROMISES}:{n}: a row is a situation, what the router does, and `file::test`s")
         for file, test in named:
             folders = ["tests/e2e", "tests/chaos", "tests/unit"]
             if not any(test in tests_of(os.path.join(f, file)) for f in folders):
-                faults.append(f"README.md:{n}: {file}::{test} is no test of {', '.join(folders)}")
+                faults.append(f"{PROMISES}:{n}: {file}::{test} is no test of {', '.join(folders)}")
 
 
 def quick():

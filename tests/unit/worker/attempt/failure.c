@@ -148,7 +148,7 @@ Test(failure, every_combination)
 	cr_assert_eq(walk(rest), n);
 }
 
-/* The rows that README.md's table "What happens when" begins with, by hand. */
+/* The rows that tests/PROMISES.md begins with, by hand. */
 Test(failure, as_the_documents_say)
 {
 	static const struct {
