@@ -76,14 +76,12 @@ member(const char *json, size_t n, const char *name, char begins)
 	return value;
 }
 
-int
-answer_prefill(struct answer *a, uint32_t part, const char *json, size_t n, struct membuf *out)
+static int
+take_prefill(struct answer *a, uint32_t part, const char *json, size_t n, struct membuf *out)
 {
 	struct splice_seg usage;
 	int r = ANSWER_OK;
 
-	assert(part < a->how.parts && !a->part[part].prefilled);
-	a->part[part].prefilled = true;
 	if (a->how.shape == ANSWER_GENERATE)
 		return generate_prefill(a, part, json, n);
 	usage = member(json, n, "usage", '{');
@@ -91,6 +89,43 @@ answer_prefill(struct answer *a, uint32_t part, const char *json, size_t n, stru
 		r = usage_prefill(a, part, &usage);
 	if (r == ANSWER_OK && a->how.first_token)
 		r = clean_prefill(a, part, json, n, out);
+	return r;
+}
+
+/* A JSON document with line breaks, which would end the lines of an event. */
+static bool
+breaks_lines(const char *text, size_t n)
+{
+	struct json_read r;
+
+	json_read_init(&r, text, n);
+	return (json_read_peek(&r) == '{' || json_read_peek(&r) == '[') &&
+	       (memchr(text, '\n', n) != NULL || memchr(text, '\r', n) != NULL);
+}
+
+/* JSON has line breaks between its tokens alone: blanks take their places. */
+static void
+put_on_one_line(const char *json, size_t n, struct membuf *out)
+{
+	membuf_add(out, json, n);
+	for (size_t i = 0; i < out->n; i++)
+		if (out->p[i] == '\n' || out->p[i] == '\r')
+			out->p[i] = ' ';
+}
+
+int
+answer_prefill(struct answer *a, uint32_t part, const char *json, size_t n, struct membuf *out)
+{
+	struct membuf line = {0};
+	int r;
+
+	assert(part < a->how.parts && !a->part[part].prefilled);
+	a->part[part].prefilled = true;
+	if (!a->how.stream || !breaks_lines(json, n))
+		return take_prefill(a, part, json, n, out);
+	put_on_one_line(json, n, &line);
+	r = take_prefill(a, part, line.p, line.n, out);
+	membuf_free(&line);
 	return r;
 }
 

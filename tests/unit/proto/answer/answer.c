@@ -876,6 +876,28 @@ Test(answer, generate_stream)
 					"data: {" META(INPUT("[4]")) ",\"index\":2}\n\n" DONE);
 }
 
+/* Its text and its logprobs go into an event as they stand, but for the ends of lines. */
+Test(answer, prefill_answer_of_several_lines)
+{
+	struct answer_how how = generate;
+
+	expect(&completions,
+		STEPS("P0 {\r\n\"id\":\"cmpl-P\",\n\"created\":100,\"model\":\"m\",\"choices\":[{\"index\":0,"
+		      "\"text\":\"He\",\"logprobs\":{\"text_offset\":[\r0\n],\"token_logprobs\":[-0.5],"
+		      "\"tokens\":[\"He\"],\"top_logprobs\":[{\"He\"\r\n:-0.5}]},\"finish_reason\":\"stop\"}]}",
+			"E0"),
+		"data: " TEXT
+		"\"choices\":[{\"index\":0,\"text\":\"He\",\"logprobs\":{\"text_offset\":"
+		"[ 0 ],\"token_logprobs\":[-0.5],\"tokens\":[\"He\"],\"top_logprobs\":[{\"He\"  :-0.5}]},"
+		"\"finish_reason\":null,\"stop_reason\":null}],\"usage\":null}\n\n"
+		"data: " TEXT
+		"\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+		"\"stop_reason\":null}],\"usage\":null}\n\n" DONE);
+	how.stream = true;
+	expect(&how, STEPS("P0 {" META(INPUT("[1\n]")) "}", "D0 {" META(INPUT("[\t2]")) "}", "E0"),
+		"data: {" META(INPUT("[1 ,2]")) "}\n\n" DONE);
+}
+
 Test(answer, generate_fan_out)
 {
 	struct answer_how how = generate;
