@@ -32,6 +32,9 @@ is_wanted(const struct conf_pool *p)
 	for (size_t i = 0; i < p->nendpoints; i++)
 		if (http_url_is_tls(p->endpoints[i].url))
 			return true;
+	for (size_t i = 0; i < p->ndns; i++)
+		if (p->dns[i].scheme == SCHEME_HTTPS)
+			return true;
 	return false;
 }
 

@@ -389,6 +389,8 @@ K("name", HOST, name, 1, 253, NULL, LIVE,								\
 	"as the name servers know it; of an SRV record: _http._tcp.prefill.example.net")		\
 K("port", COUNT, port, 0, 65535, "0", LIVE,								\
 	"port of all addresses; 0: SRV records name hosts and ports")					\
+K("scheme", SCHEME, scheme, 0, 0, "http", LIVE,								\
+	"http or https: how all of its engines are spoken to")						\
 K("role", ROLE, as.role, 0, 0, NULL, LIVE,								\
 	"prefill or decode")										\
 CONF_SHARE_KEYS(K, as.)
@@ -473,6 +475,7 @@ enum conf_type {
 	CONF_T_BOOTSTRAP,
 	CONF_T_FIRST_TOKEN,
 	CONF_T_FALLBACK,
+	CONF_T_SCHEME,
 	CONF_T_ROLE,
 	CONF_T_SINGLE_ROLE,
 	CONF_T_KEY_NAME,

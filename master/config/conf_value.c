@@ -114,6 +114,7 @@ static const struct {
 	[CONF_T_FIRST_TOKEN] = { "a role", CONF_WORD, set_first_token, role_name, ROLE_N },
 	[CONF_T_FALLBACK] = { "a fallback", CONF_WORD, set_word, fallback_name, FALLBACK_N },
 	[CONF_T_SINGLE_ROLE] = { "a role, or auto", CONF_WORD, set_word, single_role_name, SINGLE_ROLE_N },
+	[CONF_T_SCHEME] = { "a scheme", CONF_WORD, set_word, scheme_name, SCHEME_N },
 	[CONF_T_ROLE] = { "a role", CONF_WORD, set_word, role_name, ROLE_N },
 	[CONF_T_KEY_NAME] = { "a name", CONF_STR, set_key_name },
 	[CONF_T_SHA256] = { "64 hex digits", CONF_SHORT, set_sha256 },

@@ -67,7 +67,8 @@ set_clear(struct set *s)
 const char *
 discover_dns_key(const struct conf_dns *d, char buf[DISCOVER_KEY])
 {
-	(void)snprintf(buf, DISCOVER_KEY, "dns %s:%u:%s", d->name, d->port, role_name(d->as.role));
+	(void)snprintf(buf, DISCOVER_KEY, "dns %s:%u:%s:%s", d->name, d->port,
+		role_name(d->as.role), scheme_name(d->scheme));
 	return buf;
 }
 

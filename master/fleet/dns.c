@@ -221,7 +221,7 @@ empty(struct lookup_type *t, const struct dns_reply *reply)
 static void
 answered(struct lookup_type *t, const struct dns_reply *reply, const struct dns_record *records)
 {
-	struct targets now = targets_read(records, reply->n, t->type, t->entry->conf->port);
+	struct targets now = targets_read(records, reply->n, t->type, t->entry->conf);
 
 	if (t->errors > 0)
 		log_info("a name can be looked up again", LOG_S("name", t->entry->conf->name),

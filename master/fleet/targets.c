@@ -31,7 +31,7 @@ is_usable(const uint8_t *ip, size_t n)
 }
 
 static char *
-service_url(const struct dns_record *r)
+service_url(const struct dns_record *r, const char *scheme)
 {
 	struct http_url at;
 	const char *why;
@@ -39,7 +39,7 @@ service_url(const struct dns_record *r)
 
 	if (r->port == 0 || r->target[0] == '\0') /* ".": decidedly not available (RFC 2782) */
 		return NULL;
-	url = mem_printf("http://%s:%u", r->target, r->port);
+	url = mem_printf("%s://%s:%u", scheme, r->target, r->port);
 	if (http_url_parse(url, &at, &why) == 0)
 		return url;
 	free(url);
@@ -48,16 +48,17 @@ service_url(const struct dns_record *r)
 
 /* NULL if the record is of no use. */
 static char *
-url_of(enum dns_type type, const struct dns_record *r, uint32_t port)
+url_of(enum dns_type type, const struct dns_record *r, const struct conf_dns *entry)
 {
+	const char *scheme = scheme_name(entry->scheme);
 	char ip[INET6_ADDRSTRLEN];
 
 	if (type == DNS_SRV)
-		return service_url(r);
+		return service_url(r, scheme);
 	if (!is_usable(r->ip, type == DNS_A ? 4 : 16))
 		return NULL;
 	(void)inet_ntop(type == DNS_A ? AF_INET : AF_INET6, r->ip, ip, sizeof(ip));
-	return mem_printf(type == DNS_A ? "http://%s:%u" : "http://[%s]:%u", ip, port);
+	return mem_printf(type == DNS_A ? "%s://%s:%u" : "%s://[%s]:%u", scheme, ip, entry->port);
 }
 
 static int
@@ -127,14 +128,15 @@ best_priority(const struct dns_record *records, size_t n)
 }
 
 struct targets
-targets_read(const struct dns_record *records, size_t n, enum dns_type type, uint32_t port)
+targets_read(const struct dns_record *records, size_t n, enum dns_type type,
+	const struct conf_dns *entry)
 {
 	struct targets s = {.v = mem_array(n + 1, sizeof(struct target))};
 	unsigned best = best_priority(records, n);
 
 	for (size_t i = 0; i < n; i++) {
 		char *url = type != DNS_SRV || records[i].priority == best
-				    ? url_of(type, &records[i], port)
+				    ? url_of(type, &records[i], entry)
 				    : NULL;
 
 		if (url != NULL)

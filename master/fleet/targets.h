@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "proto/wire/dns_reply.h"
+#include "shm/base/conf.h"
 
 /* An address or a service. */
 struct target {
@@ -25,10 +26,10 @@ struct targets {
 
 void targets_clear(struct targets *s);
 /*
- * Sorted, each URL once.  Addresses get `port`; of services only those with the lowest priority are
+ * Sorted, each URL once.  Addresses get the entry's port; of services only those with the lowest priority are
  * used.  Records that no engine can have are left out.
  */
-struct targets targets_read(
-	const struct dns_record *records, size_t n, enum dns_type type, uint32_t port);
+struct targets targets_read(const struct dns_record *records, size_t n, enum dns_type type,
+	const struct conf_dns *entry);
 bool targets_equal(const struct targets *a, const struct targets *b);
 bool targets_have(const struct targets *s, const char *url);

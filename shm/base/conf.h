@@ -61,6 +61,7 @@ enum single_role_kind { SINGLE_ROLE_PREFILL, SINGLE_ROLE_DECODE, SINGLE_ROLE_AUT
 /* when no prefill engine is left to try: a decode engine serves alone, or the client gets the
  * error */
 enum fallback_kind { FALLBACK_DIRECT, FALLBACK_NONE, FALLBACK_N };
+enum scheme_kind { SCHEME_HTTP, SCHEME_HTTPS, SCHEME_N };
 
 /* The words for these values in configuration, log and metrics; never NULL for a valid value.
  * conf_names.c; connector_info.c */
@@ -76,6 +77,7 @@ const char *transfer_mode_name(enum transfer_mode m);
 const char *bootstrap_name(enum bootstrap_kind b);
 const char *fallback_name(enum fallback_kind f);
 const char *single_role_name(enum single_role_kind s);
+const char *scheme_name(enum scheme_kind s);
 
 #define CONF_PORTS_MAX 64 /* tensor-parallel ranks of one engine with a port of their own */
 
@@ -109,6 +111,7 @@ struct conf_endpoint {
 struct conf_dns {
 	char *name;
 	uint32_t port;           /* 0: SRV records have the port */
+	enum scheme_kind scheme; /* of the URLs of all that is found */
 	struct conf_endpoint as; /* all of an endpoint but its URL */
 };
 

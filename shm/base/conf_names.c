@@ -40,6 +40,8 @@ NAMES(single_role_name, enum single_role_kind, SINGLE_ROLE_N,
 	[SINGLE_ROLE_AUTO] = "auto")
 NAMES(fallback_name, enum fallback_kind, FALLBACK_N,
 	[FALLBACK_DIRECT] = "direct", [FALLBACK_NONE] = "none")
+NAMES(scheme_name, enum scheme_kind, SCHEME_N,
+	[SCHEME_HTTP] = "http", [SCHEME_HTTPS] = "https")
 // clang-format on
 
 const struct conf_pool *

@@ -1,5 +1,6 @@
 """TLS with engines: requests of three hand-shakes, verification, resumption, engines that stall or end within a record.  What a
 wrong file says is in tests/unit/master/config/conf_engine_tls.c."""
+import contextlib
 import itertools
 import shutil
 import socket
@@ -9,6 +10,7 @@ import openai
 import pytest
 
 from certs import Cert
+from nameserver import NameServer
 from procs import MODEL, SLOW, free_port, wait
 from raw import text_of
 from stages import Stage, lasting
@@ -238,3 +240,22 @@ def test_certificates_are_exchanged_while_they_are_watched(world, relays):
         p.expect().prefilled()
         d.expect().reply(body={"ok": 1})
         assert c.read().status == 200
+
+
+def test_engines_of_a_name(world, relays):
+    """`scheme: https` of an entry of dns: addresses, whose certificate has the name that the pool says."""
+    with contextlib.closing(NameServer()) as names:
+        ca = Cert(world.dir, "ca")
+        own = Cert(world.dir, "engines.test", by=ca, ip="127.0.0.9")
+        engines = {role: world.engine(role) for role in ("prefill", "decode")}
+        at = {role: relays.before(e, own) for role, e in engines.items()}
+        for role in engines:
+            names.set(f"{role}.test", "127.0.0.1")
+        entries = [{"name": f"{role}.test", "port": relay.port, "scheme": "https", "role": role} for role, relay in at.items()]
+        pool = world.pool([], [], dns=entries, tls={"ca": ca.cert, "server_name": "engines.test"})
+        r = world.router(pool, dns_servers=[names.address]).wait_all_up()
+        assert {e["url"] for e in r.status()["fleet"]["endpoints"]} == {relay.url for relay in at.values()}
+        assert r.post("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 2}).status == 200
+        # another scheme is another engine, which does not understand what it is asked
+        r.reload(pools=[{**pool, "dns": [{**e, "scheme": "http"} for e in entries]}])
+        wait("others", lambda: {f"http://127.0.0.1:{relay.port}" for relay in at.values()} <= {e["url"] for e in r.status()["fleet"]["endpoints"]})
