@@ -13,18 +13,18 @@
 
 /* clang-format off */
 static const struct {
-	const char *name, *help;
+	const char *name, *type, *help;
 	enum named_kind kind;
 	enum named_what what;
 } metrics[] = {
-	{ "pdrouter_model_requests_total", "Requests that came to a pool, by the model that they name.", NAMED_MODELS, NAMED_REQUESTS },
-	{ "pdrouter_model_prompt_tokens_total", "Tokens of prompts by model, as far as engines have said them.", NAMED_MODELS, NAMED_PROMPT },
-	{ "pdrouter_model_cached_tokens_total", "Of those: tokens that the engine had in its cache.", NAMED_MODELS, NAMED_CACHED },
-	{ "pdrouter_model_completion_tokens_total", "Tokens of answers by model, as far as engines have said them.", NAMED_MODELS, NAMED_COMPLETION },
-	{ "pdrouter_key_requests_total", "Requests with a key of api_keys_file, by the key's name.", NAMED_KEYS, NAMED_REQUESTS },
-	{ "pdrouter_key_refused_total", "Of those: answered with 403 or 429.", NAMED_KEYS, NAMED_REFUSED },
-	{ "pdrouter_key_prompt_tokens_total", "Tokens of prompts by key, as far as engines have said them.", NAMED_KEYS, NAMED_PROMPT },
-	{ "pdrouter_key_completion_tokens_total", "Tokens of answers by key, as far as engines have said them.", NAMED_KEYS, NAMED_COMPLETION },
+	{ "pdrouter_model_requests_total", "counter", "Requests that came to a pool, by the model that they name.", NAMED_MODELS, NAMED_REQUESTS },
+	{ "pdrouter_model_prompt_tokens_total", "counter", "Tokens of prompts by model, as far as engines have said them.", NAMED_MODELS, NAMED_PROMPT },
+	{ "pdrouter_model_cached_tokens_total", "counter", "Of those: tokens that the engine had in its cache.", NAMED_MODELS, NAMED_CACHED },
+	{ "pdrouter_model_completion_tokens_total", "counter", "Tokens of answers by model, as far as engines have said them.", NAMED_MODELS, NAMED_COMPLETION },
+	{ "pdrouter_key_requests_total", "counter", "Requests with a key of api_keys_file, by the key's name.", NAMED_KEYS, NAMED_REQUESTS },
+	{ "pdrouter_key_refused_total", "counter", "Of those: answered with 403 or 429.", NAMED_KEYS, NAMED_REFUSED },
+	{ "pdrouter_key_prompt_tokens_total", "counter", "Tokens of prompts by key, as far as engines have said them.", NAMED_KEYS, NAMED_PROMPT },
+	{ "pdrouter_key_completion_tokens_total", "counter", "Tokens of answers by key, as far as engines have said them.", NAMED_KEYS, NAMED_COMPLETION },
 };
 /* clang-format on */
 
@@ -66,7 +66,8 @@ stats_names(const struct worker *w, const struct exposition *x, uint32_t metric,
 	if (kind == NAMED_KEYS && !rcu_has_keys(w->seg))
 		return true;
 	if (*at == 0)
-		exposition_heading(x, metrics[metric].name, "counter", metrics[metric].help);
+		exposition_heading(
+			x, metrics[metric].name, metrics[metric].type, metrics[metric].help);
 	for (uint32_t n = 0; n < PIECE_SLOTS && *at < end; n++)
 		series(w, x, metric, (*at)++);
 	if (*at < end)
