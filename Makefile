@@ -169,7 +169,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: engine-args fleet-demo fleet-systemd fleet-tutorial chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format torture torture-bins torture-mutants fuzz verify
+.PHONY: engine-args fleet-demo fleet-systemd fleet-tutorial chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format docs torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -248,6 +248,9 @@ lint:
 	@tests/lint/run.sh
 format:
 	@tests/tools/format.sh
+# the manual pages that are made from tables of the source
+docs:
+	@tests/tools/man.py
 
 .PHONY: install
 install: all
@@ -259,6 +262,7 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples
 	install -m 644 etc/examples/*.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples/
 	install -m 644 etc/docs/*.md $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
+	for s in 5 7 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s; install -m 644 etc/man/*.$$s $(DESTDIR)$(PREFIX)/share/man/man$$s/; done
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies
 	install -m 644 etc/proxies/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies/
@@ -276,4 +280,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | fuzz [SECONDS=60] | lint | format | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= | clean"

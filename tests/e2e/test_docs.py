@@ -205,3 +205,10 @@ def test_links_lead_somewhere():
             to = page.parent / link if link else page
             assert to.exists() and (page.parent != PAGES or "/" not in link), f"{page}: {link}"
             assert not anchor or anchor in anchors(to), f"{page}: {link}#{anchor}"
+
+
+def test_the_manual_has_every_metric(world):
+    r, _, _ = world.pd()
+    page = (ROOT / "etc/man/pdrouter-metrics.7").read_text()
+    shown = {(name, kind) for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", r.client().get("/metrics").body.decode(), re.M)}
+    assert len(shown) > 100 and not shown - set(re.findall(r"^\.It Cm (\w+) Pq (\w+)$", page, re.M))

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # make lint: every check below, on all CPUs; prints what is wrong and exits 1 if anything is.
 #   run.sh          all of them
-#   run.sh NAME...  some: deps words format cppcheck shell python pairs lists banned conf monitoring unit tidy, or `tidy FILE.c`
+#   run.sh NAME...  some: deps words format cppcheck shell python pairs lists banned conf man monitoring unit tidy, or `tidy FILE.c`
 #   run.sh quick    all but cppcheck, and clang-tidy of the files that differ from the last commit only
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-CHECKS=(deps words format cppcheck shell python pairs lists banned conf monitoring unit tidy)
+CHECKS=(deps words format cppcheck shell python pairs lists banned conf man monitoring unit tidy)
 export PYTHONDONTWRITEBYTECODE=1
 
 # Unit tests are left out of the two analyzers: they do not know Criterion's macros.
@@ -35,6 +35,7 @@ check() {
 		! grep -F ignoring <<<"$said" # a word that systemd does not know
 		;;
 	conf) python3 tests/lint/conf_doc.py ;;
+	man) python3 tests/tools/man.py --check ;;
 	tidy) tests/lint/tidy.sh "$2" ;;
 	*) echo "no such check: $1"; return 2 ;;
 	esac
@@ -51,11 +52,11 @@ if [ "${1:-}" = --one ]; then
 	exit 0
 fi
 
-for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc promtool systemd-analyze; do
+for tool in clang clang-format clang-tidy cppcheck shellcheck python3 gcc promtool systemd-analyze mandoc; do
 	command -v "$tool" >/dev/null || { echo "lint: $tool is missing: tests/tools/deps.sh build test" >&2; exit 1; }
 done
 [ $# -eq 0 ] && set -- "${CHECKS[@]}"
-[ "$*" = quick ] && set -- deps words format shell python pairs lists banned conf monitoring unit changed
+[ "$*" = quick ] && set -- deps words format shell python pairs lists banned conf man monitoring unit changed
 jobs() {
 	if [ "$1" = tidy ] && [ $# -eq 2 ]; then
 		echo "tidy $2"
