@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "proto/json/json_integers.h"
 #include "proto/json/json_string.h"
 #include "proto/json/utf8.h"
 
@@ -450,31 +451,6 @@ read_number(struct scan *c)
 	return true;
 }
 
-/*
- * Bodies can have thousands of block and token ids: skips the integers that follow a number in its
- * array and returns how many they were.  Stops after the last one that is certainly valid;
- * read_item() handles what follows, valid or not.
- */
-static uint64_t
-skip_integers(struct scan *c)
-{
-	const uint8_t *p = c->p, *end = c->end, *first;
-	uint64_t n = 0;
-
-	while (end - p >= 3 && *p == ',') {
-		p += p[1] == ' ' ? 2 : 1;
-		first = p;
-		while (p < end && (uint8_t)(*p - '0') <= 9)
-			p++;
-		if (p == first || p == end || (*p != ',' && *p != ']') ||
-			(*first == '0' && p - first > 1))
-			break;
-		c->p = p;
-		n++;
-	}
-	return n;
-}
-
 static enum splice_type
 type_of(uint8_t first)
 {
@@ -548,7 +524,7 @@ read_value(struct scan *c, enum role role)
 	if (!read_scalar(c, type, role))
 		return false;
 	if (type == ST_NUMBER && c->depth > 0 && (c->level[c->depth - 1] & LEVEL_OBJECT) == 0) {
-		uint64_t more = skip_integers(c);
+		uint64_t more = json_skip_integers(&c->p, c->end);
 
 		c->numbers[roles[role].number] += more;
 		if ((c->level[c->depth - 1] & LEVEL_ROLE) == R_PROMPT)
