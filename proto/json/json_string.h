@@ -77,12 +77,17 @@ json_is_plain(uint8_t b)
 	return b >= ' ' && b < 0x80 && b != '"' && b != '\\';
 }
 
-/* The first byte from p on that is not plain, or end.  Here since it is most of the scan's time. */
+/* The first byte from p on that is not plain, or end.  Here since it is most of the scan's time.  Two blocks
+ * are looked at together after the first one, in which most strings end. */
 static inline const uint8_t *
 json_skip_plain(const uint8_t *p, const uint8_t *end)
 {
 	uint64_t found;
 
+	if (end - p >= JSON_BLOCK && json_peculiar(p) == 0)
+		for (p += JSON_BLOCK; end - p >= 2 * JSON_BLOCK; p += 2 * JSON_BLOCK)
+			if ((json_peculiar(p) | json_peculiar(p + JSON_BLOCK)) != 0)
+				break;
 	for (; end - p >= JSON_BLOCK; p += JSON_BLOCK) {
 		found = json_peculiar(p);
 		if (found != 0)
