@@ -50,12 +50,12 @@ http_line(char *out, const struct http_header *f)
 }
 
 bool
-span_is(struct span s, const char *word)
+span_letters(const char *p, const char *word, size_t n)
 {
-	for (size_t i = 0; i < s.n; i++)
-		if (word[i] == '\0' || lower(s.p[i]) != word[i])
+	for (size_t i = 0; i < n; i++)
+		if (lower(p[i]) != word[i])
 			return false;
-	return word[s.n] == '\0';
+	return true;
 }
 
 bool
@@ -268,7 +268,7 @@ scheme_length(struct span s)
 	for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
 		size_t n = strlen(schemes[i]);
 
-		if (s.n >= n && span_is((struct span){s.p, n}, schemes[i]))
+		if (s.n >= n && span_letters(s.p, schemes[i], n))
 			return n;
 	}
 	return 0;
@@ -471,7 +471,7 @@ static const struct field *
 field_of(struct span name)
 {
 	for (const struct field *f = fields; f < fields + sizeof(fields) / sizeof(fields[0]); f++)
-		if (f->n == name.n && span_is(name, f->name))
+		if (f->n == name.n && span_letters(name.p, f->name, name.n))
 			return f;
 	return NULL;
 }
@@ -480,7 +480,7 @@ static bool
 is_hop(struct span name, const struct field *f)
 {
 	/* proxy-connection, proxy-authenticate, proxy-authorization and what a vendor may add */
-	return f != NULL ? f->hop : name.n > 6 && span_is((struct span){name.p, 6}, "proxy-");
+	return f != NULL ? f->hop : name.n > 6 && span_letters(name.p, "proxy-", 6);
 }
 
 bool
@@ -492,16 +492,11 @@ http_is_hop(struct span name)
 bool
 http_is_ours(struct span name)
 {
-	static const char *const ours[] = {"host", "content-length", "x-request-id", "expect",
-		"accept-encoding", "x-data-parallel-rank", "x-pd-route", "x-request-timeout-ms",
-		"traceparent"};
-
-	if (name.n >= 11 && span_is((struct span){name.p, 11}, "x-override-"))
-		return true;
-	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
-		if (span_is(name, ours[i]))
-			return true;
-	return false;
+	return (name.n >= 11 && span_letters(name.p, "x-override-", 11)) || span_is(name, "host") ||
+	       span_is(name, "content-length") || span_is(name, "x-request-id") ||
+	       span_is(name, "expect") || span_is(name, "accept-encoding") ||
+	       span_is(name, "x-data-parallel-rank") || span_is(name, "x-pd-route") ||
+	       span_is(name, "x-request-timeout-ms") || span_is(name, "traceparent");
 }
 
 static int
@@ -703,8 +698,10 @@ http_head_parse(
 const struct http_header *
 http_header(const struct http_head *h, const char *name)
 {
+	const size_t n = strlen(name);
+
 	for (size_t i = 0; i < h->nheaders; i++)
-		if (span_is(h->headers[i].name, name))
+		if (h->headers[i].name.n == n && span_letters(h->headers[i].name.p, name, n))
 			return &h->headers[i];
 	return NULL;
 }

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include "proto/http/http_error.h"
@@ -107,8 +108,15 @@ bool http_is_ours(struct span name);
 
 /* Without the blanks and tabs around it (RFC 9110, 5.6.3). */
 struct span span_trim(struct span s);
-/* Case-insensitive comparison of a span with a NUL-terminated lower-case word. */
-bool span_is(struct span s, const char *lower);
+/* Case-insensitive comparison of n bytes with as many of a lower-case word. */
+bool span_letters(const char *p, const char *lower, size_t n);
+/* The same of a span with a NUL-terminated lower-case word.  Most names differ in their length, which of a
+ * literal is a constant here. */
+static inline bool
+span_is(struct span s, const char *lower)
+{
+	return s.n == strlen(lower) && span_letters(s.p, lower, s.n);
+}
 /* Exact comparison. */
 bool span_eq(struct span s, const char *text);
 /* Whether a header can have that name. */

@@ -537,7 +537,7 @@ is_cors(struct span name)
 	static const char prefix[] = "access-control-";
 	const size_t n = sizeof(prefix) - 1;
 
-	return name.n > n && span_is((struct span){name.p, n}, prefix);
+	return name.n > n && span_letters(name.p, prefix, n);
 }
 
 /* Stores the part of the engine's head that the client gets: end-to-end lines, without framing
