@@ -77,22 +77,28 @@ json_is_plain(uint8_t b)
 	return b >= ' ' && b < 0x80 && b != '"' && b != '\\';
 }
 
-/* The first byte from p on that is not plain, or end.  Here since it is most of the scan's time.  Two blocks
- * are looked at together after the first one, in which most strings end. */
+/* From p on, the end of the blocks that are plain, two at a time. */
+static inline const uint8_t *
+json_skip_blocks(const uint8_t *p, const uint8_t *end)
+{
+	while (end - p >= 2 * JSON_BLOCK && (json_peculiar(p) | json_peculiar(p + JSON_BLOCK)) == 0)
+		p += 2 * JSON_BLOCK;
+	return p;
+}
+
+/* The first byte from p on that is not plain, or end.  Here since it is most of the scan's time.  Most strings
+ * end in their first block. */
 static inline const uint8_t *
 json_skip_plain(const uint8_t *p, const uint8_t *end)
 {
-	uint64_t found;
+	uint64_t found = 0;
 
-	if (end - p >= JSON_BLOCK && json_peculiar(p) == 0)
-		for (p += JSON_BLOCK; end - p >= 2 * JSON_BLOCK; p += 2 * JSON_BLOCK)
-			if ((json_peculiar(p) | json_peculiar(p + JSON_BLOCK)) != 0)
-				break;
-	for (; end - p >= JSON_BLOCK; p += JSON_BLOCK) {
-		found = json_peculiar(p);
-		if (found != 0)
-			return p + (unsigned)__builtin_ctzll(found) / JSON_BITS;
-	}
+	if (end - p >= JSON_BLOCK && (found = json_peculiar(p)) == 0)
+		for (p = json_skip_blocks(p + JSON_BLOCK, end);
+			end - p >= JSON_BLOCK && (found = json_peculiar(p)) == 0;)
+			p += JSON_BLOCK;
+	if (found != 0)
+		return p + (unsigned)__builtin_ctzll(found) / JSON_BITS;
 	while (p < end && json_is_plain(*p))
 		p++;
 	return p;

@@ -153,11 +153,21 @@ offset(const struct scan *c)
 	return (size_t)(c->p - c->text);
 }
 
-static void
-skip_blanks(struct scan *c)
+/* Inlined, what few values need would cost all of them registers that are saved and restored. */
+#define SELDOM __attribute__((noinline))
+
+SELDOM static void
+pass_blanks(struct scan *c)
 {
 	while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
 		c->p++;
+}
+
+static inline void
+skip_blanks(struct scan *c)
+{
+	if (c->p < c->end && *c->p <= ' ')
+		pass_blanks(c);
 }
 
 /* --- strings --- */
@@ -184,15 +194,15 @@ read_peculiar(struct scan *c, const uint8_t *p)
 	return n;
 }
 
-static bool
-read_string(struct scan *c, struct str *ret)
+/* Reads a string on from its first byte that is not plain. */
+SELDOM static bool
+read_peculiar_string(struct scan *c, const uint8_t *p, struct str *ret)
 {
-	const uint8_t *start = c->p + 1, *p = start;
+	const uint8_t *start = c->p + 1;
 	size_t inner = 0; /* bytes that belong to a code point begun before them */
 	bool escaped = false;
 
-	for (p = json_skip_plain(p, c->end); p < c->end && *p != '"';
-		p = json_skip_plain(p, c->end)) {
+	for (; p < c->end && *p != '"'; p = json_skip_plain(p, c->end)) {
 		do {
 			size_t n = read_peculiar(c, p);
 
@@ -214,6 +224,20 @@ read_string(struct scan *c, struct str *ret)
 		.chars = (size_t)(p - start) - inner,
 		.escaped = escaped,
 	};
+	return true;
+}
+
+/* Most strings are plain to their end: they cost no call. */
+static bool
+read_string(struct scan *c, struct str *ret)
+{
+	const uint8_t *start = c->p + 1, *p = json_skip_plain(start, c->end);
+	const size_t n = (size_t)(p - start);
+
+	if (p == c->end || *p != '"')
+		return read_peculiar_string(c, p, ret);
+	c->p = p + 1;
+	*ret = (struct str){.p = (const char *)start, .n = n, .chars = n};
 	return true;
 }
 
@@ -332,28 +356,37 @@ member_role(struct scan *c, enum role in, const struct str *key)
 	return R_NONE;
 }
 
+/* Reads the name of a member whose value may have a role: a member of the outer object, or of a message. */
+SELDOM static bool
+read_name(struct scan *c, enum role in, size_t comma, enum role *ret_role)
+{
+	size_t start = offset(c);
+	char buf[KEY_BUF];
+	struct str key;
+
+	if (!read_string(c, &key))
+		return false;
+	undo_escapes(&key, buf);
+	if (in == R_BODY && !member_start(c, &key, start, comma, ret_role))
+		return false;
+	if (roles[in].members[0].key != NULL)
+		*ret_role = member_role(c, in, &key);
+	return true;
+}
+
 /* Reads `"key" :` of a member and says which role its value has. */
 static bool
 read_key(struct scan *c, size_t comma, enum role *ret_role)
 {
 	enum role in = c->level[c->depth - 1] & LEVEL_ROLE;
-	size_t start = offset(c);
-	char buf[KEY_BUF];
 	struct str key;
 
-	*ret_role = R_NONE;
 	if (c->p == c->end)
 		return fail_early(c);
 	if (*c->p != '"')
 		return fail(c, "expected a member's name in quotes");
-	if (!read_string(c, &key))
+	if (in == R_NONE ? !read_string(c, &key) : !read_name(c, in, comma, ret_role))
 		return false;
-	if (in != R_NONE)
-		undo_escapes(&key, buf);
-	if (in == R_BODY && !member_start(c, &key, start, comma, ret_role))
-		return false;
-	if (roles[in].members[0].key != NULL)
-		*ret_role = member_role(c, in, &key);
 	skip_blanks(c);
 	if (c->p == c->end)
 		return fail_early(c);
@@ -472,21 +505,26 @@ type_of(uint8_t first)
 	}
 }
 
+/* A part's `type`: whether the part is a text. */
+SELDOM static uint64_t
+is_text(struct str *str)
+{
+	char buf[KEY_BUF];
+
+	undo_escapes(str, buf);
+	return key_is(str, "text", 4);
+}
+
 static bool
 read_scalar(struct scan *c, enum splice_type type, enum role role)
 {
-	char buf[KEY_BUF];
 	struct str str;
 
 	switch (type) {
 	case ST_STRING:
 		if (!read_string(c, &str))
 			return false;
-		if (role == R_TYPE) {
-			undo_escapes(&str, buf);
-			str.chars = key_is(&str, "text", 4);
-		}
-		c->chars[roles[role].string] += str.chars;
+		c->chars[roles[role].string] += role == R_TYPE ? is_text(&str) : str.chars;
 		return true;
 	case ST_TRUE:
 		return read_word(c, "true");
@@ -534,6 +572,14 @@ read_value(struct scan *c, enum role role)
 	return true;
 }
 
+/* An element of an array of the role `in` begins.  Returns the element's role. */
+static enum role
+count_element(struct scan *c, enum role in)
+{
+	c->elements += in == R_PROMPT;
+	return roles[in].element;
+}
+
 /* Reads one member or element of the innermost container up to its value's end or opening bracket,
  * or the container's end. */
 static bool
@@ -541,7 +587,7 @@ read_item(struct scan *c)
 {
 	uint8_t *level = &c->level[c->depth - 1];
 	bool object = (*level & LEVEL_OBJECT) != 0;
-	enum role role = roles[*level & LEVEL_ROLE].element;
+	enum role role = R_NONE;
 	size_t comma = 0;
 
 	skip_blanks(c);
@@ -557,8 +603,9 @@ read_item(struct scan *c)
 		skip_blanks(c);
 	}
 	*level |= LEVEL_FILLED;
-	c->elements += !object && (*level & LEVEL_ROLE) == R_PROMPT;
-	if (object && !read_key(c, comma, &role))
+	if (!object)
+		role = count_element(c, *level & LEVEL_ROLE);
+	else if (!read_key(c, comma, &role))
 		return false;
 	return read_value(c, role);
 }
