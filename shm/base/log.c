@@ -1,5 +1,8 @@
 #include "shm/base/log.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +24,7 @@
 #define PIPE_BYTES (1 << 20) /* the most without privileges: /proc/sys/fs/pipe-max-size */
 #define TAIL_BYTES 32        /* reserved for the mark of a clipped line, `}` and the newline */
 #define FIELD_MAX_BYTES 256
+#define KEY_MAX 32 /* keys are words of this program, and shorter */
 
 static const struct {
 	const char *name;
@@ -174,13 +178,37 @@ put_quoted(struct line *l, const char *s)
 	put(l, "\"", 1);
 }
 
-#define BARE(c) ((c) > ' ' && (c) < 0x7f && (c) != '"' && (c) != '\\' && (c) != '=')
-#define BARE_4(c) BARE(c), BARE((c) + 1), BARE((c) + 2), BARE((c) + 3)
-#define BARE_16(c) BARE_4(c), BARE_4((c) + 4), BARE_4((c) + 8), BARE_4((c) + 12)
-#define BARE_64(c) BARE_16(c), BARE_16((c) + 16), BARE_16((c) + 32), BARE_16((c) + 48)
+#ifdef __SSE2__
+/* Whether a logfmt value of these bytes needs no quotes.  Up to 15 bytes behind them are read, and do not count. */
+static bool
+is_bare(const char *p, size_t n)
+{
+	for (size_t i = 0; i < n; i += 16) {
+		const __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(p + i));
+		/* signed: bytes beyond ASCII are below the others */
+		__m128i bad = _mm_or_si128(_mm_cmplt_epi8(b, _mm_set1_epi8('!')),
+			_mm_cmpeq_epi8(b, _mm_set1_epi8(0x7f)));
+		unsigned marks;
 
-/* Bytes of a logfmt value without quotes. */
-static const bool bare_bytes[256] = {BARE_64(0), BARE_64(64), BARE_64(128), BARE_64(192)};
+		bad = _mm_or_si128(bad, _mm_cmpeq_epi8(b, _mm_set1_epi8('"')));
+		bad = _mm_or_si128(bad, _mm_cmpeq_epi8(b, _mm_set1_epi8('\\')));
+		bad = _mm_or_si128(bad, _mm_cmpeq_epi8(b, _mm_set1_epi8('=')));
+		marks = (unsigned)_mm_movemask_epi8(bad);
+		if ((n - i < 16 ? marks & ((1u << (n - i)) - 1) : marks) != 0)
+			return false;
+	}
+	return true;
+}
+#else
+static bool
+is_bare(const char *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (p[i] <= ' ' || p[i] >= 0x7f || p[i] == '"' || p[i] == '\\' || p[i] == '=')
+			return false;
+	return true;
+}
+#endif
 
 /* Writes a logfmt value that needs no quotes: short, printable ASCII.  Returns false, and writes nothing, if it needs
  * some, or finds no room. */
@@ -188,13 +216,15 @@ static bool
 put_bare(struct line *l, const char *s)
 {
 	char *to = l->b + l->n;
-	size_t room = sizeof(l->b) - TAIL_BYTES - l->n, n = 0;
+	size_t room = sizeof(l->b) - TAIL_BYTES - l->n, n;
 
 	if (room > FIELD_MAX_BYTES)
 		room = FIELD_MAX_BYTES;
-	for (; n < room && bare_bytes[(unsigned char)s[n]]; n++)
-		to[n] = s[n];
-	if (n == 0 || s[n] != '\0')
+	n = strnlen(s, room + 1);
+	if (n == 0 || n > room)
+		return false;
+	memcpy(to, s, n);
+	if (!is_bare(to, n)) /* behind the copy is the line's own memory */
 		return false;
 	l->n += n;
 	return true;
@@ -209,10 +239,8 @@ put_text(struct line *l, const char *s)
 		put_quoted(l, s);
 }
 
-#define KEY_MAX 32 /* keys are words of this program, and shorter */
-
 static void
-put_key(struct line *l, const char *key)
+put_key(struct line *l, const char *key, size_t n)
 {
 	char *to = l->b + l->n;
 
@@ -220,15 +248,12 @@ put_key(struct line *l, const char *key)
 		l->full = true;
 		return;
 	}
-	if (l->json) {
-		if (l->n > l->start)
-			*to++ = ',';
+	if (l->n > l->start)
+		*to++ = l->json ? ',' : ' ';
+	if (l->json)
 		*to++ = '"';
-	} else if (l->n > l->start) {
-		*to++ = ' ';
-	}
-	for (; *key != '\0'; key++)
-		*to++ = *key;
+	memcpy(to, key, n);
+	to += n;
 	if (l->json)
 		*to++ = '"';
 	*to++ = l->json ? ':' : '=';
@@ -271,7 +296,7 @@ put_field(struct line *l, const struct log_field *f)
 
 	if (is_left_out(l, f))
 		return;
-	put_key(l, f->key);
+	put_key(l, f->key, f->nkey);
 	put_value(l, f);
 	if (l->full)
 		l->n = before; /* whole fields only, or the JSON would not close */

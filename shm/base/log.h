@@ -13,6 +13,7 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum log_level { LOG_L_ERROR, LOG_L_WARN, LOG_L_INFO, LOG_L_DEBUG };
 enum log_to { LOG_TO_STDERR, LOG_TO_JOURNALD };
@@ -22,6 +23,7 @@ enum log_format { LOG_F_LOGFMT, LOG_F_JSON, LOG_F_OFF };
 struct log_field {
 	const char *key;
 	enum { LOG_T_NONE, LOG_T_STR, LOG_T_UINT, LOG_T_INT, LOG_T_MS } type;
+	uint32_t nkey; /* length of the key, of a literal a constant */
 	union {
 		const char *s; /* NULL: none; left out of logfmt, null in JSON */
 		uint64_t u;
@@ -31,11 +33,14 @@ struct log_field {
 
 /* not known: left out of the line */
 #define LOG_NONE ((struct log_field){.type = LOG_T_NONE})
-#define LOG_S(k, val) ((struct log_field){.key = (k), .type = LOG_T_STR, .v.s = (val)})
-#define LOG_U(k, val) ((struct log_field){.key = (k), .type = LOG_T_UINT, .v.u = (uint64_t)(val)})
-#define LOG_I(k, val) ((struct log_field){.key = (k), .type = LOG_T_INT, .v.i = (int64_t)(val)})
+#define LOG_FIELD(k, t, member, val)                                                               \
+	((struct log_field){                                                                       \
+		.key = (k), .type = (t), .nkey = (uint32_t)strlen(k), .v.member = (val)})
+#define LOG_S(k, val) LOG_FIELD(k, LOG_T_STR, s, val)
+#define LOG_U(k, val) LOG_FIELD(k, LOG_T_UINT, u, (uint64_t)(val))
+#define LOG_I(k, val) LOG_FIELD(k, LOG_T_INT, i, (int64_t)(val))
 /* microseconds in, printed as milliseconds with one decimal; so thousandths of anything */
-#define LOG_MS(k, us) ((struct log_field){.key = (k), .type = LOG_T_MS, .v.u = (uint64_t)(us)})
+#define LOG_MS(k, us) LOG_FIELD(k, LOG_T_MS, u, (uint64_t)(us))
 
 /* `process` ("master", "worker", "notifier") and its slot stand in every line after this call. */
 void log_init(const char *process, uint32_t slot);

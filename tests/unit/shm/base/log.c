@@ -102,6 +102,28 @@ Test(base_log, logfmt_quoting)
 	}
 }
 
+/* A value has quotes if a byte of it needs them, wherever that byte is, and whatever the memory behind it holds. */
+Test(base_log, each_byte_at_each_place_of_a_value)
+{
+	char text[41];
+	const char *value;
+
+	for (size_t n = 1; n < sizeof(text); n++) {
+		for (unsigned b = 1; b < 256; b++) {
+			memset(text, 'a', n);
+			text[n] = '\0';
+			text[b % n] = (char)b;
+			log_error("m", LOG_S("k", text));
+			value = strstr(line(), "k=") + 2;
+			cr_assert_eq(value[0] == '"',
+				b <= ' ' || b >= 0x7f || strchr("\"\\=", (int)b) != NULL, "%s",
+				value);
+			if (value[0] != '"')
+				cr_assert_str_eq(value, text);
+		}
+	}
+}
+
 Test(base_log, json_is_json_whatever_comes_in)
 {
 	char all[256], ts[64];
