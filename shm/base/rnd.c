@@ -1,6 +1,7 @@
 #include "shm/base/rnd.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 uint64_t
 rnd_u64(void)
@@ -26,15 +27,15 @@ rnd_uuid(char out[37])
 	/* RFC 9562, 5.4: version 4 in the high half, variant 10 at the top of the low half */
 	uint64_t half[2];
 	char hex[32];
-	size_t o = 0;
 
 	arc4random_buf(half, sizeof(half));
 	rnd_hex16(hex, (half[0] & ~UINT64_C(0xf000)) | UINT64_C(0x4000));
 	rnd_hex16(hex + 16, (half[1] & ~(UINT64_C(3) << 62)) | UINT64_C(2) << 62);
-	for (size_t i = 0; i < sizeof(hex); i++) {
-		if (i == 8 || i == 12 || i == 16 || i == 20)
-			out[o++] = '-';
-		out[o++] = hex[i];
-	}
-	out[o] = '\0';
+	memcpy(out, hex, 8);
+	memcpy(out + 9, hex + 8, 4);
+	memcpy(out + 14, hex + 12, 4);
+	memcpy(out + 19, hex + 16, 4);
+	memcpy(out + 24, hex + 20, 12);
+	out[8] = out[13] = out[18] = out[23] = '-';
+	out[36] = '\0';
 }
