@@ -1,5 +1,8 @@
 #include "shm/base/sip.h"
 
+#include <endian.h>
+#include <string.h>
+
 static uint64_t
 rotated(uint64_t x, int bits)
 {
@@ -47,8 +50,17 @@ sip_add(struct sip *s, const void *p, size_t n)
 {
 	const unsigned char *b = p;
 
-	for (size_t i = 0; i < n; i++) {
-		s->tail |= (uint64_t)b[i] << 8 * (s->n++ % 8);
+	for (size_t i = 0; i < n;) {
+		uint64_t m;
+
+		if (s->n % 8 == 0 && n - i >= 8) {
+			memcpy(&m, b + i, sizeof(m));
+			word(s, le64toh(m));
+			s->n += 8;
+			i += 8;
+			continue;
+		}
+		s->tail |= (uint64_t)b[i++] << 8 * (s->n++ % 8);
 		if (s->n % 8 == 0) {
 			word(s, s->tail);
 			s->tail = 0;
