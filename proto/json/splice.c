@@ -279,6 +279,7 @@ claim_member(struct scan *c, const struct str *key, struct splice_member **ret_m
 {
 	enum splice_key k;
 
+	static_assert(SK_N_KEYS <= 64, "met has a bit for every key");
 	*ret_member = NULL;
 	if (c->s == NULL) {
 		if (key_is(key, c->name, strlen(c->name)))
@@ -290,6 +291,7 @@ claim_member(struct scan *c, const struct str *key, struct splice_member **ret_m
 		return true;
 	if (c->s->nowned == SPLICE_MAX_OWNED)
 		return fail(c, "too many members of names the router owns");
+	c->s->met |= UINT64_C(1) << k;
 	*ret_member = &c->s->owned[c->s->nowned++];
 	(*ret_member)->key = k;
 	return true;
@@ -638,6 +640,7 @@ splice_scan(struct splice *s, const char *text, size_t len, const char **ret_why
 	s->text = text;
 	s->len = len;
 	s->nowned = 0;
+	s->met = 0;
 	if (!read_body(&c, &s->open, &s->close)) {
 		*ret_why = c.why;
 		*ret_at = offset(&c);
@@ -711,6 +714,8 @@ splice_key_name(enum splice_key k)
 const struct splice_member *
 splice_find(const struct splice *s, enum splice_key k)
 {
+	if ((s->met >> k & 1) == 0)
+		return NULL;
 	for (size_t i = s->nowned; i-- > 0;)
 		if (s->owned[i].key == k)
 			return &s->owned[i];
@@ -759,10 +764,9 @@ splice_layout(const struct splice *s, const struct splice_edit *e, struct splice
 {
 	struct layout l = {.segs = segs};
 	size_t at = 0, ncut = 0;
-	uint64_t met = 0; /* bit k: key k stood in the body */
+	uint64_t met = 0; /* as s->met, of the members before this one */
 	bool first;       /* no member has been written yet */
 
-	static_assert(SK_N_KEYS <= 64, "met has a bit for every key");
 	static_assert(
 		2 * SPLICE_MAX_OWNED + 2 * SK_N_KEYS + 2 <= SPLICE_MAX_SEGMENTS, "worst case fits");
 	for (const struct splice_member *m = s->owned; m < s->owned + s->nowned; m++) {

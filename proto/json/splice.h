@@ -92,6 +92,7 @@ struct splice {
 	size_t len;
 	size_t nmembers;    /* all top-level members, owned or not */
 	size_t open, close; /* offsets of the outer braces */
+	uint64_t met;       /* bit k: key k is among the owned members */
 	size_t nowned;
 	struct splice_member owned[SPLICE_MAX_OWNED];
 	/* how long the prompt is; characters are code points, as Python's len() counts them */
