@@ -21,6 +21,7 @@ static const enum attr_type types[SA_N] = {SPAN_ATTRS(ATTR_TYPE)};
 
 static_assert(SPAN_TEXT_MAX <= UINT16_MAX, "attr_head.bytes");
 static_assert(SA_N <= UINT8_MAX && SPAN_NNAMES <= UINT8_MAX, "one byte each");
+static_assert(SA_N <= 32, "has_good_attrs() has a bit for each key");
 static_assert(sizeof(struct span_record) == SPAN_MAX, "no padding");
 
 /* --- the writer ---------------------------------------------------------------------------------- */
@@ -136,8 +137,24 @@ is_attr(const struct span_record *s, size_t at, struct attr_head *ret_head, size
 	*ret_behind = at + sizeof(*ret_head) + ret_head->bytes;
 	if (ret_head->key >= SA_N || ret_head->bytes > left - sizeof(*ret_head))
 		return false;
-	return types[ret_head->key] == TEXT ? ret_head->bytes <= SPAN_TEXT_MAX
-					    : ret_head->bytes == sizeof(uint64_t);
+	return types[ret_head->key] == TEXT
+		       ? ret_head->bytes > 0 && ret_head->bytes <= SPAN_TEXT_MAX
+		       : ret_head->bytes == sizeof(uint64_t);
+}
+
+/* Returns true if the attributes fill the record, and no key is there twice: a record has SA_N attributes at most. */
+static bool
+has_good_attrs(const struct span_record *s)
+{
+	uint32_t seen = 0;
+	struct attr_head head;
+
+	for (size_t at = sizeof(s->head); at < s->head.bytes;) {
+		if (!is_attr(s, at, &head, &at) || (seen >> head.key & 1) != 0)
+			return false;
+		seen |= UINT32_C(1) << head.key;
+	}
+	return true;
 }
 
 static bool
@@ -151,7 +168,6 @@ static bool
 is_record(const struct span_record *s, size_t bytes)
 {
 	const struct span_head *h = &s->head;
-	struct attr_head head;
 
 	if (h->bytes != bytes || h->name >= SPAN_NNAMES || h->outcome >= SPAN_NOUTCOMES ||
 		h->id == 0 || h->until_us < h->from_us)
@@ -159,10 +175,7 @@ is_record(const struct span_record *s, size_t bytes)
 	for (size_t i = 0; i < SPAN_TRACE; i++)
 		if (!is_hex(h->trace[i]))
 			return false;
-	for (size_t at = sizeof(*h); at < bytes;)
-		if (!is_attr(s, at, &head, &at))
-			return false;
-	return true;
+	return has_good_attrs(s);
 }
 
 /* Copies the record at a position.  Returns its bytes; 0: what is there is none. */

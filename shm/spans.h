@@ -48,7 +48,7 @@ struct span_record {
 
 /* Begins a record; the caller fills the rest of the head.  `trace`: SPAN_TRACE digits. */
 void span_init(struct span_record *s, enum span_name name, const char *trace);
-/* Adds an attribute.  A NULL or empty text is left out. */
+/* Adds an attribute, each key once: the reader drops a record that has a key twice.  A NULL or empty text is left out. */
 void span_text(struct span_record *s, enum span_attr key, const char *text);
 void span_number(struct span_record *s, enum span_attr key, uint64_t n);
 /* Publishes the record in the ring of that worker slot, or counts it as dropped in that slot's slab. */

@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The most that one span adds, whatever its record says: SPAN_MAX bytes of it, each key once, a byte of a text as six. */
+#define BATCH_SPAN_TEXT_MAX (20u << 10) /* bytes of the text */
+#define BATCH_SPAN_HEAP_MAX (80u << 10) /* bytes of memory, with the text */
+
 struct batch;
 struct span_record;
 

@@ -153,6 +153,8 @@ Test(spans, a_successor_reads_again_what_was_not_done_with)
 
 Test(spans, attributes_that_do_not_fit_are_left_out)
 {
+	static const enum span_attr long_texts[] = {SA_URL, SA_METHOD, SA_PATH, SA_ERROR,
+		SA_OPERATION, SA_MODEL, SA_REASON, SA_DETAIL, SA_POOL, SA_KEY};
 	struct span_record s, got;
 	char text[2 * SPAN_TEXT_MAX];
 	uint64_t at = spans_begin(seg, W);
@@ -166,8 +168,8 @@ Test(spans, attributes_that_do_not_fit_are_left_out)
 	span_text(&s, SA_KEY, NULL);
 	span_text(&s, SA_KEY, "");
 	cr_assert_eq(s.head.bytes, sizeof(s.head));
-	for (int i = 0; i < 100; i++)
-		span_text(&s, SA_URL, text);
+	for (size_t i = 0; i < sizeof(long_texts) / sizeof(long_texts[0]); i++)
+		span_text(&s, long_texts[i], text);
 	cr_assert_leq(s.head.bytes, SPAN_MAX);
 	span_put(seg, W, &s);
 	cr_assert(spans_next(seg, W, &at, &got));
@@ -231,6 +233,38 @@ Test(spans, scribbled_records)
 	cr_expect_gt(repaired[SUSPECT_SPANS], 50);
 	put(62);
 	expect(&at, 62);
+}
+
+/* Attributes that no worker writes, as many as fit: each would cost the exporter some hundred bytes. */
+Test(spans, a_record_has_no_key_twice_and_no_empty_text)
+{
+	static const unsigned char attr_url[] = {SA_URL, 0, 0, 0}, attr_key[] = {SA_KEY, 0, 0, 0};
+	struct span_record s, got;
+	uint64_t at = spans_begin(seg, W);
+
+	make(&s, 1);
+	memcpy((unsigned char *)&s + s.head.bytes, attr_key, sizeof(attr_key));
+	s.head.bytes += (uint32_t)sizeof(attr_key);
+	span_put(seg, W, &s);
+	cr_expect_not(spans_next(seg, W, &at, &got), "an empty text");
+	make(&s, 2);
+	span_number(&s, SA_STATUS, 3);
+	span_put(seg, W, &s);
+	cr_expect_not(spans_next(seg, W, &at, &got), "a number twice");
+	make(&s, 3);
+	span_text(&s, SA_URL, "http://127.0.0.1");
+	span_put(seg, W, &s);
+	cr_expect_not(spans_next(seg, W, &at, &got), "a text twice");
+	make(&s, 4);
+	while (s.head.bytes + sizeof(attr_url) <= SPAN_MAX) {
+		memcpy((unsigned char *)&s + s.head.bytes, attr_url, sizeof(attr_url));
+		s.head.bytes += (uint32_t)sizeof(attr_url);
+	}
+	span_put(seg, W, &s);
+	cr_expect_not(spans_next(seg, W, &at, &got), "hundreds of empty texts");
+	cr_expect_eq(repaired[SUSPECT_SPANS], 4);
+	put(5);
+	expect(&at, 5);
 }
 
 /* A worker is killed at some instruction of span_put(): all that is published is whole. */

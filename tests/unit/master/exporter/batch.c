@@ -2,6 +2,7 @@
 #include "master/exporter/batch.h"
 
 #include <criterion/criterion.h>
+#include <malloc.h>
 #include <string.h>
 
 #include "shm/spans.h"
@@ -111,6 +112,66 @@ Test(batch, texts_are_always_json)
 	span_text(&s, SA_MODEL, "a\"b\\c\n\x01 \xff\xc3\xa4 \xe6\x97");
 	batch_add(b, &s, 0);
 	says("\"a\\\"b\\\\c\\n\\u0001 \xef\xbf\xbd\xc3\xa4 \xef\xbf\xbd\xef\xbf\xbd\"");
+}
+
+/* n bytes that take six each in JSON. */
+static void
+add_worst(struct span_record *s, enum span_attr key, size_t n)
+{
+	char text[SPAN_TEXT_MAX + 1] = "";
+
+	memset(text, 1, n);
+	span_text(s, key, text);
+}
+
+/* The longest text that a record can become: each attribute, no byte left, and what a span repeats is as long as may be. */
+static void
+make_worst(struct span_record *s)
+{
+	static const enum span_attr repeated[] = {SA_METHOD, SA_PATH, SA_DETAIL},
+				    numbers[] = {SA_STATUS, SA_RESENDS, SA_INPUT, SA_CACHED,
+					    SA_OUTPUT, SA_TRIES},
+				    others[] = {SA_URL, SA_ERROR, SA_OPERATION, SA_MODEL,
+					    SA_REQUEST_ID, SA_REASON, SA_POOL, SA_KEY, SA_DIRECT,
+					    SA_RESCUED};
+
+	span_init(s, SPAN_REQUEST, TRACE);
+	s->head.flags = UINT8_MAX;
+	s->head.outcome = SPAN_FAILED;
+	s->head.id = s->head.parent = s->head.until_us = s->head.event_us = UINT64_MAX;
+	for (size_t i = 0; i < 3; i++)
+		add_worst(s, repeated[i], SPAN_TEXT_MAX);
+	for (size_t i = 0; i < 6; i++)
+		span_number(s, numbers[i], UINT64_MAX);
+	for (size_t i = 0; i < 10; i++)
+		add_worst(s, others[i], i < 6 ? 108 : 107);
+	cr_assert_eq(s->head.bytes, SPAN_MAX);
+}
+
+static size_t
+heap(void)
+{
+	const struct mallinfo2 m = mallinfo2();
+
+	return m.uordblks + m.hblkhd;
+}
+
+Test(batch, the_most_that_a_batch_can_take)
+{
+	const size_t before = heap();
+	struct span_record s;
+	size_t n0, n1, n;
+
+	make_worst(&s);
+	(void)batch_text(b, &n0);
+	batch_add(b, &s, 0);
+	(void)batch_text(b, &n1);
+	cr_expect_leq(n1 - n0, BATCH_SPAN_TEXT_MAX, "%zu", n1 - n0);
+	for (unsigned i = 1; i < 512; i++)
+		batch_add(b, &s, 0);
+	(void)batch_text(b, &n);
+	cr_expect_leq(n - n0, 512 * BATCH_SPAN_TEXT_MAX, "%zu", n - n0);
+	cr_expect_leq(heap() - before, 512 * BATCH_SPAN_HEAP_MAX, "%zu", heap() - before);
 }
 
 Test(batch, rejected_spans)
