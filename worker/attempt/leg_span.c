@@ -142,7 +142,8 @@ leg_span_over(struct leg_spans *s, enum leg_kind kind, int status)
 {
 	if (s == NULL || s->of[kind].id == 0)
 		return;
-	s->of[kind].until_us = clock_us();
+	if (s->of[kind].until_us == 0)
+		s->of[kind].until_us = clock_us();
 	s->of[kind].status = status;
 }
 

@@ -44,7 +44,7 @@ void leg_spans_free(struct leg_spans **s);
 uint64_t leg_span_begin(struct leg_spans *s, enum leg_kind kind, const struct leg_sent *leg);
 /* The first byte of the leg's answer is here. */
 void leg_span_first(struct leg_spans *s, enum leg_kind kind);
-/* The leg is over, as far as is known. */
+/* The leg is over.  The first call says when: what is learned of the leg later does not move its end. */
 void leg_span_over(struct leg_spans *s, enum leg_kind kind, int status);
 /* The leg has failed: puts its span into the ring. */
 void leg_span_failed(struct leg_spans *s, enum leg_kind kind, const struct leg_failure *why);

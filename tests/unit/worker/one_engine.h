@@ -15,8 +15,11 @@ static struct endpoint ep;
 static void
 one_engine(void)
 {
-	const struct seg_sizes sizes = {
-		.max_workers = 1, .max_endpoints = 2, .max_pools = 1, .flags_per_worker = 64};
+	const struct seg_sizes sizes = {.max_workers = 1,
+		.max_endpoints = 2,
+		.max_pools = 1,
+		.flags_per_worker = 64,
+		.span_bytes = 4096};
 
 	w = (struct worker){0};
 	cr_assert_eq(seg_new(&sizes, 1, &w.seg), 0);
