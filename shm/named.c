@@ -4,6 +4,7 @@
  */
 #include "shm/named.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,16 @@
 #include "shm/metrics.h"
 
 #define WINDOW 32
+
+/*
+ * A count is `gives:10 | count:54`: how often the slot was given to a name, and what was counted since.  A worker adds by a
+ * CAS from a word that it read before it saw the name in the slot.  give() changes `gives`, so the CAS of a worker that
+ * stalls in between fails.  `gives` wraps after 1,024 names in one slot, each of which needs a table of its own.
+ */
+#define COUNT_BITS 54
+#define COUNT_MASK ((UINT64_C(1) << COUNT_BITS) - 1)
+
+static_assert(METRIC_TOO_MANY <= COUNT_MASK, "a count that cannot be is seen");
 
 static uint32_t
 first_of(enum named_kind kind)
@@ -72,18 +83,47 @@ search(const struct seg *seg, enum named_kind kind, uint64_t home, uint64_t hash
 	return ring;
 }
 
-uint32_t
-named_find(const struct seg *seg, enum named_kind kind, const char *name)
+static uint32_t
+find(const struct seg *seg, enum named_kind kind, const char *name)
 {
 	const uint64_t hash = hash_of(name, strlen(name));
 
 	return search(seg, kind, hash, hash);
 }
 
-void
-named_add(struct seg *seg, enum named_kind kind, uint32_t slot, enum named_what what, uint64_t n)
+struct named_at
+named_find(const struct seg *seg, enum named_kind kind, const char *name)
 {
-	shm_add(&seg->named_counts[first_of(kind) + slot].count[what], n);
+	const uint32_t slot = find(seg, kind, name);
+	const bool other = slot == other_of(seg, kind);
+
+	return (struct named_at){kind, slot, other ? 0 : hash_of(name, strlen(name))};
+}
+
+/* Returns false if the slot is no longer the name's. */
+static bool
+add(struct seg *seg, const struct named_at *at, enum named_what what, uint64_t n)
+{
+	uint64_t *word = &seg->named_counts[first_of(at->kind) + at->slot].count[what];
+	uint64_t old, new;
+
+	do {
+		/* The word before the hash: a word of the next name has a hash that differs.  Pairs with give(). */
+		old = shm_load_acquire(word);
+		if (at->hash != 0 && shm_load(&slot_of(seg, at->kind, at->slot)->hash) != at->hash)
+			return false;
+		new = (old & ~COUNT_MASK) | ((old + n) & COUNT_MASK);
+	} while (shm_cas(word, old, new) != old);
+	return true;
+}
+
+void
+named_add(struct seg *seg, const struct named_at *at, enum named_what what, uint64_t n)
+{
+	const struct named_at other = {.kind = at->kind, .slot = other_of(seg, at->kind)};
+
+	if (!add(seg, at, what, n))
+		(void)add(seg, &other, what, n);
 }
 
 bool
@@ -101,7 +141,7 @@ named_read(const struct seg *seg, enum named_kind kind, uint32_t slot, struct na
 		memcpy(ret->name, s->name, sizeof(ret->name));
 	ret->name[NAMED_NAME - 1] = '\0';
 	for (enum named_what what = 0; what < NAMED_N; what++)
-		ret->count[what] = shm_load(&c->count[what]);
+		ret->count[what] = shm_load(&c->count[what]) & COUNT_MASK;
 	/* The master may have given the slot to another name meanwhile: then the hash does not fit.  Pairs with give()'s
 	 * exchanges, which come after the former hash is gone. */
 	shm_mb();
@@ -132,6 +172,13 @@ take_back(struct seg *seg, enum named_kind kind, const bool *stays)
 	return left;
 }
 
+/* The count is 0, and no worker adds to it that has read the word before. */
+static void
+begin_anew(uint64_t *word)
+{
+	(void)shm_xchg(word, (shm_load(word) & ~COUNT_MASK) + COUNT_MASK + 1);
+}
+
 /* Returns false if there is no room. */
 static bool
 give(struct seg *seg, enum named_kind kind, const char *name)
@@ -142,9 +189,9 @@ give(struct seg *seg, enum named_kind kind, const char *name)
 
 	if (at == other_of(seg, kind))
 		return false;
-	/* Pairs with named_read(): the former name's hash is gone before its counts are. */
+	/* Pairs with named_read() and add(): the former name's hash is gone before its counts are. */
 	for (enum named_what what = 0; what < NAMED_N; what++)
-		(void)shm_xchg(&seg->named_counts[first_of(kind) + at].count[what], 0);
+		begin_anew(&seg->named_counts[first_of(kind) + at].count[what]);
 	memset(s->name, 0, sizeof(s->name));
 	memcpy(s->name, name, strlen(name));
 	/* Pairs with search(): who finds the slot finds the counts at 0 or above. */
@@ -161,10 +208,10 @@ named_set(struct seg *seg, enum named_kind kind, const char *const *names, size_
 
 	for (size_t i = 0; i < n; i++)
 		if (may_have_slot(names[i]))
-			stays[named_find(seg, kind, names[i])] = true;
+			stays[find(seg, kind, names[i])] = true;
 	used = take_back(seg, kind, stays);
 	for (size_t i = 0; i < n && used < most; i++)
-		if (may_have_slot(names[i]) && named_find(seg, kind, names[i]) == other)
+		if (may_have_slot(names[i]) && find(seg, kind, names[i]) == other)
 			used += give(seg, kind, names[i]);
 	free(stays);
 }
@@ -177,8 +224,8 @@ named_mend(struct seg *seg, uint32_t i)
 	for (enum named_what what = 0; what < NAMED_N; what++) {
 		uint64_t *word = &seg->named_counts[i].count[what];
 
-		if (shm_load(word) >= METRIC_TOO_MANY) {
-			(void)shm_xchg(word, 0);
+		if ((shm_load(word) & COUNT_MASK) >= METRIC_TOO_MANY) {
+			begin_anew(word);
 			bad++;
 		}
 	}

@@ -23,10 +23,15 @@ uint32_t named_slots(const struct seg *seg, enum named_kind kind);
  * those of others begin at 0. */
 void named_set(struct seg *seg, enum named_kind kind, const char *const *names, size_t n);
 
-/* The slot of a name, for named_add(). */
-uint32_t named_find(const struct seg *seg, enum named_kind kind, const char *name);
-void named_add(
-	struct seg *seg, enum named_kind kind, uint32_t slot, enum named_what what, uint64_t n);
+/* Where a name is counted. */
+struct named_at {
+	enum named_kind kind;
+	uint32_t slot;
+	uint64_t hash; /* of the name; 0: the slot is that of NAMED_OTHER */
+};
+struct named_at named_find(const struct seg *seg, enum named_kind kind, const char *name);
+/* If the name has lost the slot meanwhile, the slot of NAMED_OTHER gets the count: never the slot's next name. */
+void named_add(struct seg *seg, const struct named_at *at, enum named_what what, uint64_t n);
 
 struct named_figures {
 	char name[NAMED_NAME];

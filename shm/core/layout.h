@@ -240,7 +240,7 @@ struct named_slot {           /* W: master */
 	_Alignas(SHM_LINE) uint64_t hash;
 	char name[NAMED_NAME];
 };
-struct named_count { /* W: atomic add by all; master when it gives the slot a name */
+struct named_count { /* gives:10 | count:54 each (shm/named.c).  W: CAS by all */
 	_Alignas(SHM_LINE / 2) uint64_t count[NAMED_N];
 };
 

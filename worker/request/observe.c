@@ -29,14 +29,14 @@ count_name(
 		[T_CACHED] = NAMED_CACHED,
 		[T_COMPLETION] = NAMED_COMPLETION};
 	struct seg *seg = req->w->seg;
-	const uint32_t slot = named_find(seg, kind, name);
+	const struct named_at at = named_find(seg, kind, name);
 
-	named_add(seg, kind, slot, NAMED_REQUESTS, 1);
+	named_add(seg, &at, NAMED_REQUESTS, 1);
 	if (req->status == 403 || req->status == 429)
-		named_add(seg, kind, slot, NAMED_REFUSED, 1);
+		named_add(seg, &at, NAMED_REFUSED, 1);
 	for (enum metric_tokens k = 0; k < T_N; k++)
 		if (tokens[k] != USAGE_NONE && tokens[k] != 0)
-			named_add(seg, kind, slot, whats[k], tokens[k]);
+			named_add(seg, &at, whats[k], tokens[k]);
 }
 
 /* A client can name models that are not served: these have no pool. */

@@ -1,8 +1,12 @@
 /* Counts by name: which names have slots, what is beyond them, and slots that are used again. */
 #include "shm/named.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "shm/metrics.h"
 #include "tests/unit/shm/fixture.h"
@@ -20,7 +24,9 @@ other(enum named_kind kind)
 static void
 count(enum named_kind kind, const char *name, uint64_t n)
 {
-	named_add(seg, kind, named_find(seg, kind, name), NAMED_PROMPT, n);
+	const struct named_at at = named_find(seg, kind, name);
+
+	named_add(seg, &at, NAMED_PROMPT, n);
 }
 
 /* UINT64_MAX: there is no such row */
@@ -73,6 +79,99 @@ Test(shm_named, a_name_that_goes_loses_its_row_and_one_that_stays_keeps_it)
 	cr_assert_eq(counted(NAMED_KEYS, "a"), UINT64_MAX);
 }
 
+/* Finds a name that the slot of "a" is given to. */
+static void
+successor(char name[16])
+{
+	static const char *const first[] = {"a"};
+	const char *const next[] = {name};
+	uint32_t at;
+
+	named_set(seg, NAMED_KEYS, first, 1);
+	at = named_find(seg, NAMED_KEYS, "a").slot;
+	for (unsigned i = 0;; i++) {
+		(void)snprintf(name, 16, "b%u", i);
+		named_set(seg, NAMED_KEYS, next, 1);
+		if (named_find(seg, NAMED_KEYS, name).slot == at)
+			break;
+	}
+	named_set(seg, NAMED_KEYS, first, 1);
+	cr_assert_eq(named_find(seg, NAMED_KEYS, "a").slot, at);
+}
+
+Test(shm_named, a_worker_that_stalls_adds_nothing_to_the_next_name)
+{
+	char name[16];
+	const char *const next[] = {name};
+	struct named_at at;
+
+	successor(name);
+	at = named_find(seg, NAMED_KEYS, "a");
+	named_add(seg, &at, NAMED_PROMPT, 5);
+	named_set(seg, NAMED_KEYS, next, 1);
+	named_add(seg, &at, NAMED_PROMPT, 7);
+	cr_expect_eq(counted(NAMED_KEYS, name), 0);
+	cr_expect_eq(counted(NAMED_KEYS, NAMED_OTHER), 7);
+}
+
+static _Noreturn void
+stalls(const struct named_at *at)
+{
+	(void)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	(void)raise(SIGSTOP);
+	named_add(seg, at, NAMED_PROMPT, 1);
+	_exit(0);
+}
+
+/* After so many instructions of a worker the slot gets its next name.  False: it has fewer. */
+static bool
+next_name_after(unsigned instructions, const char *name)
+{
+	static const char *const first[] = {"a"};
+	const char *const next[] = {name};
+	struct named_at at;
+	int status;
+	pid_t pid;
+
+	named_set(seg, NAMED_KEYS, first, 1);
+	at = named_find(seg, NAMED_KEYS, "a");
+	pid = fork();
+	cr_assert_neq(pid, -1);
+	if (pid == 0)
+		stalls(&at);
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	for (unsigned i = 0; i < instructions && WIFSTOPPED(status); i++) {
+		cr_assert_eq(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		cr_assert_eq(waitpid(pid, &status, 0), pid);
+	}
+	if (!WIFSTOPPED(status))
+		return false;
+	named_set(seg, NAMED_KEYS, next, 1);
+	cr_assert_eq(named_find(seg, NAMED_KEYS, name).slot, at.slot);
+	cr_assert_eq(ptrace(PTRACE_CONT, pid, NULL, NULL), 0);
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	cr_assert_eq(status, 0);
+	cr_expect_eq(counted(NAMED_KEYS, name), 0, "after %u instructions", instructions);
+	return true;
+}
+
+#ifdef __SANITIZE_ADDRESS__
+#define STEP 97 /* most instructions are the sanitizer's */
+#else
+#define STEP 1
+#endif
+
+Test(shm_named, at_whatever_instruction_it_stalls)
+{
+	char name[16];
+	unsigned n = 0;
+
+	successor(name);
+	while (next_name_after(n, name))
+		n += STEP;
+	cr_expect_gt(n, 30, "else this test tests little");
+}
+
 Test(shm_named, names_beyond_the_bound_are_one)
 {
 	static char text[1000][8];
@@ -112,7 +211,7 @@ Test(shm_named, names_that_have_no_row)
 		count(NAMED_KEYS, names[i], 1);
 	cr_assert_eq(counted(NAMED_KEYS, longest), 1);
 	cr_assert_eq(counted(NAMED_KEYS, NAMED_OTHER), 2, "no series stands there twice");
-	cr_assert_eq(named_find(seg, NAMED_KEYS, ""), other(NAMED_KEYS));
+	cr_assert_eq(named_find(seg, NAMED_KEYS, "").slot, other(NAMED_KEYS));
 }
 
 /* All of a table's names find their slots, nearly always: it is half full at most. */
@@ -135,7 +234,7 @@ Test(shm_named, a_full_table_of_keys)
 	}
 	named_set(seg, NAMED_KEYS, names, 4096);
 	for (unsigned i = 0; i < 4096; i++)
-		without += named_find(seg, NAMED_KEYS, names[i]) == other(NAMED_KEYS);
+		without += named_find(seg, NAMED_KEYS, names[i]).slot == other(NAMED_KEYS);
 	cr_assert_leq(without, 16, "%u", without);
 }
 
@@ -147,7 +246,7 @@ Test(shm_named, a_slot_whose_name_is_being_written_is_not_shown)
 	uint32_t at;
 
 	named_set(seg, NAMED_KEYS, names, 1);
-	at = named_find(seg, NAMED_KEYS, "a");
+	at = named_find(seg, NAMED_KEYS, "a").slot;
 	cr_assert(named_read(seg, NAMED_KEYS, at, &f));
 	seg->named[NAMED_MODEL_SLOTS + at].name[0] = 'b';
 	cr_assert_not(named_read(seg, NAMED_KEYS, at, &f));
