@@ -142,6 +142,7 @@ fill_pick(struct table_builder *b, struct table_pick *pick, const struct table *
 		.weight = (uint8_t)(te->weight == 0 ? 1 : te->weight),
 		.group = (uint8_t)te->group,
 		.resolved = te->addr.family != 0,
+		.tls = te->tls,
 		.models = model_bits(b, te, &t->pools[te->pool]),
 	};
 }
@@ -187,6 +188,7 @@ list_picks(struct table_builder *b, const struct table *t, uint32_t pool, enum r
 		if (picks->weight > p->max_weight[role])
 			p->max_weight[role] = picks->weight;
 		p->turns[role][picks->group] += picks->weight;
+		p->tls = p->tls || picks->tls;
 		picks++;
 	}
 }

@@ -56,6 +56,7 @@ struct table_endpoint {
 	uint32_t dp_ranks; /* 0: none */
 	/* number of notices that say that the KV has arrived; 0: the prefill answer says it */
 	uint8_t notices;
+	bool tls; /* its URL begins with https:// */
 	/* what the engine is sent in place of the client's key, "": none at all; NULL: the client's key */
 	const char *key;
 };
@@ -66,7 +67,7 @@ struct table_pick {
 	uint32_t slot, tag, max_inflight;
 	uint64_t hash; /* of its URL: the same in every table and router */
 	uint8_t weight, group;
-	bool resolved;
+	bool resolved, tls;
 	/* a bit for each of the pool's models it serves, by their numbers; NULL: all of them */
 	const uint64_t *models;
 };
@@ -99,6 +100,7 @@ struct table_pool {
 	const char *key;             /* of its engines (table_endpoint.key); NULL: none has one */
 	/* tokens: the most that a decode engine reports; 0: not every one has reported */
 	uint32_t max_context;
+	bool tls; /* of one of its endpoints at least */
 	uint32_t n[ROLE_N];
 	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */
 	uint32_t max_weight[ROLE_N];            /* of those */

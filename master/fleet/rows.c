@@ -309,6 +309,7 @@ rows_fill_endpoint(struct table_builder *b, struct table_endpoint *te, const str
 	te->group = group_number(ep->engine.pool, ep->engine.conf->group);
 	te->addr = ep->engine.addr;
 	te->url = table_str(b, ep->engine.url);
+	te->tls = ep->engine.at.tls;
 	te->authority = table_str(b, ep->engine.authority);
 	te->host = table_str(b, ep->engine.at.host);
 	te->prefix = table_str(b, ep->engine.at.prefix);

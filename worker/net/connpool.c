@@ -155,9 +155,8 @@ key_line(const char *key)
 	return mem_printf("Authorization: Bearer %s\r\n", key);
 }
 
-/* NULL: the worker is older than the pool's first URL that begins with https://. */
-static const struct tls_client *
-tls_of(const struct worker *w, const char *pool)
+const struct tls_client *
+connpool_tls(const struct worker *w, const char *pool)
 {
 	const struct conf_pool *p = conf_pool_named(w->conf, pool);
 
@@ -172,7 +171,7 @@ refresh(const struct worker *w, struct endpoint *ep, const struct table_endpoint
 	ep->table_version = t->version;
 	ep->down_grace_ms = t->pools[te->pool].timeouts.down_grace_ms;
 	ep->tcp_user_ms = t->pools[te->pool].timeouts.tcp_user_ms;
-	ep->tls = ep->https ? tls_of(w, t->pools[te->pool].name) : NULL;
+	ep->tls = ep->https ? connpool_tls(w, t->pools[te->pool].name) : NULL;
 	replace(&ep->bootstrap_host, te->bootstrap_host);
 	replace(&ep->kv_addr, te->kv_addr);
 	replace(&ep->disagg_spec, te->disagg_spec);
@@ -201,7 +200,7 @@ make(const struct table_endpoint *te)
 	ep->slot = te->slot;
 	ep->tag = te->tag;
 	ep->addr = te->addr;
-	ep->https = http_url_is_tls(te->url);
+	ep->https = te->tls;
 	ep->url = mem_strdup(te->url);
 	ep->authority = mem_strdup(te->authority);
 	ep->host = mem_strdup(te->host);

@@ -101,6 +101,10 @@ struct endpoint *connpool_ref(struct endpoint *ep);
  * connections. */
 struct endpoint *connpool_aside(const struct endpoint *ep, uint16_t port);
 
+/* Returns the keys of tls that this worker has inherited for the pool of that name.  NULL: none, since the worker is older
+ * than the pool's first URL that begins with https://. */
+const struct tls_client *connpool_tls(const struct worker *w, const char *pool);
+
 /* Returns an idle connection, or, if there is none or `fresh` is set, a new one that is still
  * connecting.  Returns NULL and sets *ret_err (errno) if the connect failed at once; ENOKEY: the engine speaks TLS, and
  * this worker is of a configuration in which the pool does not. */

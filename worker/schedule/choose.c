@@ -11,6 +11,7 @@ void
 choose_prepare(struct selection s[ROLE_N], struct worker *w, const struct demand *d,
 	const struct table *t, const struct table_pool *tp, uint32_t model)
 {
+	const bool plain_only = tp->tls && connpool_tls(w, tp->name) == NULL;
 	uint64_t now_ms = clock_ms();
 
 	for (enum role role = 0; role < ROLE_N; role++) {
@@ -20,6 +21,7 @@ choose_prepare(struct selection s[ROLE_N], struct worker *w, const struct demand
 			.pool = tp,
 			.role = role,
 			.model = model,
+			.plain_only = plain_only,
 			.holder = d->facts->holder,
 			.groups = SELECT_ALL_GROUPS,
 			.avoid = d->facts->tried.slot,

@@ -24,6 +24,7 @@ struct policy_view {
 	uint32_t navoid;
 	uint32_t model;     /* number of the one asked for in the pool, or TABLE_ANY_MODEL */
 	enum ep_away reach; /* endpoints that are away for this reason at most may be chosen */
+	bool plain_only;    /* endpoints that speak TLS may not be chosen */
 
 	enum load_kind load;
 	uint64_t own;          /* what the request adds to an endpoint's load, in its unit */
@@ -99,15 +100,15 @@ policy_avoids(const struct policy_view *v, uint32_t slot)
 	return false;
 }
 
-/* Up, resolved, the holder if there is one, of an allowed group, not to be avoided and serving the model, and not ejected unless the view
- * reaches so far; but perhaps full or busy. */
+/* Up, resolved, the holder if there is one, of an allowed group, of a protocol that the worker speaks, not to be avoided and
+ * serving the model, and not ejected unless the view reaches so far; but perhaps full or busy. */
 static inline bool
 policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_view *e)
 {
 	return e->state == EP_UP && (e->away != EP_AWAY_EJECTED || v->reach == EP_AWAY_EJECTED) &&
 	       e->tag == p->tag && p->resolved && (v->groups >> p->group & 1) != 0 &&
 	       !policy_avoids(v, p->slot) && table_serves(p, v->model) &&
-	       (v->holder == 0 || v->holder == p->hash);
+	       (v->holder == 0 || v->holder == p->hash) && !(v->plain_only && p->tls);
 }
 
 /* All that, not busy unless the view reaches so far, and below its max_inflight as far as can be seen without

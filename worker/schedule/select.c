@@ -27,6 +27,7 @@ set_view(struct policy_view *v, const struct selection *s)
 		.avoid = s->avoid,
 		.navoid = s->navoid,
 		.model = s->model,
+		.plain_only = s->plain_only,
 		.reach = s->reach,
 		.load = load,
 		.own = load == LOAD_TOKENS ? s->tokens : 1,

@@ -32,6 +32,7 @@ struct selection {
 	/* Endpoints that are away (shm/view.h) for this reason at most will do.  EP_AWAY_NOT at first;
 	 * select_reach_further() raises it where no endpoint within reach could serve. */
 	enum ep_away reach;
+	bool plain_only; /* endpoints that speak TLS will not do: the worker has no keys of tls for the pool */
 	uint32_t tokens; /* of the prompt */
 	bool keyed;      /* session and prefix policy: `key` is known */
 	uint64_t key;    /* hash of the session's name or the prompt's start */

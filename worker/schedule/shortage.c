@@ -2,11 +2,25 @@
 
 #include "shm/queue.h"
 
+#define OLD_WORKER "its engines speak TLS, and this worker began before the pool did"
+
+/* No endpoint of that role could serve. */
+static enum req_end
+none_serves(struct shortage *ret, const struct selection *s)
+{
+	struct selection with_tls = *s;
+
+	with_tls.plain_only = false;
+	if (s->plain_only && select_served(&with_tls))
+		ret->detail = OLD_WORKER;
+	return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
+}
+
 enum req_end
 shortage_of_one(struct shortage *ret, const struct selection *s, uint32_t n)
 {
 	if (!select_served(s))
-		return s->role == ROLE_PREFILL ? END_NO_PREFILL : END_NO_DECODE;
+		return none_serves(ret, s);
 	ret->detail = role_name(s->role);
 	ret->roles |= 1u << s->role;
 	ret->hopeless = select_room(s).slots < n;
@@ -36,9 +50,10 @@ shortage_of_both(struct shortage *ret, const struct selection s[ROLE_N], uint32_
 	if (slots > 0)
 		return no_capacity(ret, s, n, slots);
 	if (!select_served(&s[ROLE_PREFILL]))
-		return END_NO_PREFILL;
-	if (select_served(&s[ROLE_DECODE]))
-		ret->detail = "pairing requires one in the group of a prefill engine";
+		return none_serves(ret, &s[ROLE_PREFILL]);
+	if (!select_served(&s[ROLE_DECODE]))
+		return none_serves(ret, &s[ROLE_DECODE]);
+	ret->detail = "pairing requires one in the group of a prefill engine";
 	return END_NO_DECODE;
 }
 

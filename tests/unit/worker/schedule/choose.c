@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "shm/base/mem.h"
 #include "shm/load.h"
@@ -10,6 +11,7 @@
 #include "worker/base/core.h"
 #include "worker/base/facts.h"
 #include "worker/net/connpool.h"
+#include "worker/schedule/shortage.h"
 
 enum { P, D, N }; /* one endpoint of each role, with one slot */
 #define ME 1
@@ -99,6 +101,35 @@ assert_nothing_chosen(void)
 	}
 	cr_assert_eq(s[ROLE_PREFILL].groups, SELECT_ALL_GROUPS);
 	cr_assert_eq(s[ROLE_DECODE].groups, SELECT_ALL_GROUPS);
+}
+
+/* Prepares again, in a worker that has inherited those keys of tls for the pool. */
+static void
+inherit(struct tls_client *keys)
+{
+	static struct facts facts = {.tokens = 70};
+	static struct conf_pool conf_pool;
+	static struct conf conf = {.npools = 1, .pools = &conf_pool};
+
+	conf_pool = (struct conf_pool){.name = (char *)(uintptr_t) "pool", .tls.client = keys};
+	w.conf = &conf;
+	choose_prepare(s, &w, &(struct demand){&facts, NULL}, &table, &pool, TABLE_ANY_MODEL);
+}
+
+Test(choose, a_worker_that_is_older_than_the_pools_keys_of_tls)
+{
+	struct shortage why = {.roles = 0};
+	char keys;
+
+	pool.name = "pool";
+	pool.tls = picks[D].tls = true;
+	inherit(NULL);
+	cr_assert_eq(choose_both(&w, s, &got, NULL), CHOSEN_NO_DECODE);
+	assert_nothing_chosen();
+	cr_assert_eq(shortage_of_both(&why, s, 1), END_NO_DECODE);
+	cr_assert_not_null(strstr(why.detail, "this worker began before"));
+	inherit((struct tls_client *)(void *)&keys);
+	cr_assert_eq(choose_both(&w, s, &got, NULL), CHOSEN_BOTH);
 }
 
 Test(choose, both_engines_are_reserved)

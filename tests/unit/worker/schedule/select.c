@@ -136,6 +136,28 @@ Test(select, the_holder_alone_will_do)
 	cr_assert_eq(reserve(), 2);
 }
 
+/* Under every policy: a worker that is older than the keys of tls of its pool chooses among the others. */
+Test(select, endpoints_that_speak_tls_are_passed_by)
+{
+	s.plain_only = true;
+	s.reach = EP_AWAY_EJECTED;
+	s.keyed = true;
+	for (enum policy_kind p = 0; p < POLICY_N; p++) {
+		pool.policy[ROLE_DECODE] = p;
+		for (uint32_t i = 0; i < N; i++)
+			picks[i].tls = i != 2;
+		cr_assert_eq(reserve(), 2);
+		cr_assert_eq(reserve(), -1, "full");
+		cr_assert_eq(select_engines(&s), 1);
+		load_release(seg, 1, 2);
+		picks[2].tls = true;
+		cr_assert_eq(reserve(), -1);
+		cr_assert_not(select_served(&s));
+	}
+	s.plain_only = false;
+	cr_assert_geq(reserve(), 0);
+}
+
 Test(select, where_no_slot_is_free_nothing_is_taken_and_the_cursor_stays)
 {
 	for (uint32_t i = 0; i < N; i++)
