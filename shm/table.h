@@ -101,6 +101,8 @@ struct table_pool {
 	/* tokens: the most that a decode engine reports; 0: not every one has reported */
 	uint32_t max_context;
 	bool tls; /* of one of its endpoints at least */
+	/* which keys of tls the configuration in force gives the pool (conf_engine_tls.id); 0: none */
+	uint64_t tls_keys;
 	uint32_t n[ROLE_N];
 	const struct table_pick *picks[ROLE_N]; /* its endpoints, in the table's order */
 	uint32_t max_weight[ROLE_N];            /* of those */

@@ -9,6 +9,7 @@
 #include "proto/http/http.h"
 #include "proto/tls/client.h"
 #include "shm/base/mem.h"
+#include "shm/base/sip.h"
 
 /* Where Debian's package ca-certificates has the authorities of the system. */
 #define SYSTEM_CA "/etc/ssl/certs/ca-certificates.crt"
@@ -153,6 +154,32 @@ of_earlier_pool(const struct conf_read *r, const struct conf_pool *p)
 	return NULL;
 }
 
+static void
+add_text(struct sip *s, const char *text)
+{
+	const size_t n = text != NULL ? strlen(text) : 0;
+
+	sip_add(s, &n, sizeof(n));
+	sip_add(s, text, n);
+}
+
+/* Not of the key: another one has another certificate.  The hash has no secret: it only tells keys apart. */
+static uint64_t
+id_of(const struct conf_engine_tls *t)
+{
+	static const uint64_t seed[2] = {0, 0};
+	struct sip s;
+	uint64_t id;
+
+	sip_begin(&s, seed);
+	sip_add(&s, &t->verify, sizeof(t->verify));
+	add_text(&s, t->server_name);
+	add_text(&s, t->ca_pem);
+	add_text(&s, t->cert_pem);
+	id = sip_end(&s);
+	return id != 0 ? id : 1;
+}
+
 static int
 make_client(struct conf_read *r, struct conf_pool *p)
 {
@@ -163,6 +190,7 @@ make_client(struct conf_read *r, struct conf_pool *p)
 		p->tls.client = tls_client_like(like, &p->tls);
 	else if (tls_client_new(&p->tls, &p->tls.client, &fault) != 0)
 		return fail_fault(r, p, &fault);
+	p->tls.id = id_of(&p->tls);
 	return check_dates(r, p);
 }
 

@@ -155,6 +155,7 @@ rows_fill_pool(struct table_builder *b, struct table_pool *tp, const struct flee
 	tp->rescue = pool->rescue;
 	tp->ejection = pool->ejection;
 	tp->queue = pool->queue;
+	tp->tls_keys = pool->tls.id;
 	tp->priority_header = table_str(b, or_empty(pool->priority_header));
 	if (pool->nmodels == 0) {
 		fill_learned(b, tp, f, pool, max_names);

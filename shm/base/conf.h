@@ -211,6 +211,7 @@ struct conf_engine_tls {
 	int64_t ca_until, cert_until;
 	struct tls_client
 		*client; /* NULL: no key of `tls` is given, and no URL begins with https:// */
+	uint64_t id;     /* the same where the keys are the same; 0: there is no client */
 };
 
 struct conf_pool {

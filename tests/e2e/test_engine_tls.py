@@ -2,6 +2,7 @@
 wrong file says is in tests/unit/master/config/conf_engine_tls.c."""
 import contextlib
 import itertools
+import json
 import shutil
 import socket
 import threading
@@ -259,3 +260,60 @@ def test_engines_of_a_name(world, relays):
         # another scheme is another engine, which does not understand what it is asked
         r.reload(pools=[{**pool, "dns": [{**e, "scheme": "http"} for e in entries]}])
         wait("others", lambda: {f"http://127.0.0.1:{relay.port}" for relay in at.values()} <= {e["url"] for e in r.status()["fleet"]["endpoints"]})
+
+
+def begun(c, body):
+    """The worker that the client has reached reads a body, which is yet to come."""
+    c.send(b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Type: application/json\r\n"
+           b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+    c.until(b"100 Continue\r\n\r\n")
+
+
+BODY = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 2}).encode()
+
+
+def test_an_old_worker_passes_by_engines_behind_tls(world, relays):
+    """It has begun to read two requests when its pool gets engines behind https://, which it has no keys for."""
+    cert = Cert(world.dir, "engine")
+    p, d, tls_p, tls_d = (world.script() for _ in range(4))
+    at = [relays.before(e, cert) for e in (tls_p, tls_d)]
+    with_tls = {"tls": {"ca": cert.cert}, "policy": "round_robin"}
+    r = world.router(world.pool([p], [d], policy="round_robin"), workers=1).wait_all_up()
+    with r.client() as one, r.client() as two:
+        begun(one, BODY)
+        begun(two, BODY)
+        r.reload(pools=[world.pool([at[0], p], [at[1], d], **with_tls)])
+        r.wait_all_up()
+        one.send(BODY)
+        p.expect().prefilled()
+        d.expect().reply(body={"ok": 1})
+        assert one.read().status == 200
+        r.reload(pools=[world.pool(at[:1], at[1:], **with_tls)])
+        wait("gone", lambda: r.metric("endpoint_up", engine=p.url) != 1)
+        two.send(BODY)
+        assert two.read().status == 503
+    assert "this worker began before the pool did" in r.end(2)["detail"]
+    assert r.metric("endpoint_ejected") == r.metric("endpoint_failures_total") == 0
+
+
+def test_an_old_worker_does_not_blame_engines_that_have_a_new_authority(world, relays):
+    """It has begun to read a request when engines and tls.ca change, and chooses when its own authorities are the old ones."""
+    old, new = Cert(world.dir, "old"), Cert(world.dir, "new")
+    ca = world.dir / "ca.pem"
+    shutil.copy(old.cert, ca)
+    p, d = [world.script(), world.script()], world.script()
+    at = [relays.before(e, old) for e in (*p, d)]
+    r = world.router(world.pool(at[:2], at[2:], tls={"ca": str(ca)}, policy="round_robin", eject_failures=1, retries=1),
+                     tls={"watch": True}, workers=1).wait_all_up()
+    with r.client() as c:
+        begun(c, BODY)
+        for relay in at:
+            relay.show(new)
+        wait("down", lambda: r.metric("endpoint_up") == 0)
+        shutil.copy(new.cert, ca)
+        r.wait_all_up()
+        c.send(BODY)
+        assert c.read().status == 503
+    line = r.end(1)
+    assert line["reason"] == "no_prefill_endpoint" and "tls: certificate verify failed" in line["detail"]
+    assert r.metric("endpoint_ejected") == r.metric("endpoint_failures_total") == 0

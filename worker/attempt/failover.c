@@ -31,6 +31,7 @@ failover_cause(const struct leg *leg)
 		[LEG_FAIL_CONNECT] = CAUSE_CONNECT,
 		[LEG_FAIL_DOWN] = CAUSE_DOWN,
 		[LEG_FAIL_SHORTAGE] = CAUSE_SHORTAGE,
+		[LEG_FAIL_OLD_KEYS] = CAUSE_OLD_KEYS,
 		[LEG_FAIL_STALE] = CAUSE_STALE,
 		[LEG_FAIL_BROKEN] = CAUSE_BROKEN,
 		[LEG_FAIL_GARBAGE] = CAUSE_GARBAGE,
@@ -48,6 +49,8 @@ failover_end(const struct attempt *a, enum leg_kind kind)
 		return END_OVERLOADED;
 	if (fail == LEG_FAIL_DOWN)
 		return failover_down_end(a, kind);
+	if (fail == LEG_FAIL_OLD_KEYS) /* 503: another worker may serve the request */
+		return kind == LEG_DECODE ? END_NO_DECODE : END_NO_PREFILL;
 	if (a->t.connector->engines == ENGINES_SINGLE)
 		return END_ENGINE_BROKEN;
 	if (kind == LEG_DECODE)

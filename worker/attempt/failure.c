@@ -10,7 +10,8 @@ retriable(const struct failure *f)
 static bool
 not_the_engines(enum failure_cause cause)
 {
-	return cause == CAUSE_SHORTAGE || cause == CAUSE_STALE || cause == CAUSE_DOWN;
+	return cause == CAUSE_SHORTAGE || cause == CAUSE_OLD_KEYS || cause == CAUSE_STALE ||
+	       cause == CAUSE_DOWN;
 }
 
 static bool
@@ -82,6 +83,7 @@ failure_tally(enum failure_cause cause, int status)
 {
 	static const enum tally_cause tallies[CAUSE_N] = {
 		[CAUSE_SHORTAGE] = TALLY_GOOD, /* never recorded */
+		[CAUSE_OLD_KEYS] = TALLY_GOOD, /* never recorded */
 		[CAUSE_STALE] = TALLY_GOOD,    /* never recorded */
 		[CAUSE_DOWN] = TALLY_GOOD,     /* never recorded */
 		[CAUSE_CONNECT] = TALLY_REFUSED,

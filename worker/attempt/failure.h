@@ -14,6 +14,7 @@ enum failure_leg { FAILED_PREFILL, FAILED_DECODE, FAILED_LOOKUP };
 
 enum failure_cause {
 	CAUSE_SHORTAGE, /* the router has no descriptor for a connection */
+	CAUSE_OLD_KEYS, /* TLS has failed, with keys of an old worker that are no longer in force */
 	CAUSE_STALE,   /* a reused connection was reset; the engine has read nothing, most likely */
 	CAUSE_CONNECT, /* refused, unreachable */
 	CAUSE_CONNECT_TIMEOUT,

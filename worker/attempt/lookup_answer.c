@@ -9,20 +9,27 @@
 
 static const char unanswered[] = "asked, it did not answer in time";
 
-/* The lookup will not be answered: tries other engines, or ends the request.  Every cause but a
- * lack of descriptors becomes CAUSE_UNUSABLE, a refused connection too; job->detail has the
- * reason. */
+/* The cause where the router is at fault; else CAUSE_UNUSABLE. */
+static enum failure_cause
+cause_of(enum leg_fail fail)
+{
+	if (fail == LEG_FAIL_OLD_KEYS)
+		return CAUSE_OLD_KEYS;
+	return fail == LEG_FAIL_SHORTAGE ? CAUSE_SHORTAGE : CAUSE_UNUSABLE;
+}
+
+/* The lookup will not be answered: tries other engines, or ends the request.  Every cause but the
+ * router's own becomes CAUSE_UNUSABLE, a refused connection too; job->detail has the reason. */
 static void
 give_up(struct attempt *a)
 {
+	const enum failure_cause cause = cause_of(a->leg[LEG_LOOKUP].fail);
 	struct job *job = a->branch->job;
-	const enum req_end end = a->leg[LEG_LOOKUP].fail == LEG_FAIL_SHORTAGE
-					 ? END_OVERLOADED
-					 : a->t.connector->lookup_end;
 
 	if (job->detail == NULL)
 		job->detail = unanswered;
-	(void)failover(a, LEG_LOOKUP, end == END_OVERLOADED ? CAUSE_SHORTAGE : CAUSE_UNUSABLE, end);
+	(void)failover(a, LEG_LOOKUP, cause,
+		cause == CAUSE_SHORTAGE ? END_OVERLOADED : a->t.connector->lookup_end);
 }
 
 /*
@@ -64,7 +71,8 @@ go_elsewhere(struct attempt *a)
 
 	if (fail == LEG_FAIL_NONE || fail == LEG_FAIL_SHORTAGE)
 		return false;
-	o = failover_outcome(a, LEG_LOOKUP, CAUSE_BROKEN);
+	o = failover_outcome(
+		a, LEG_LOOKUP, fail == LEG_FAIL_OLD_KEYS ? CAUSE_OLD_KEYS : CAUSE_BROKEN);
 	elsewhere = failover_others(a, LEG_LOOKUP, &o);
 	fail_shared(w, ep, fail, &o);
 	return elsewhere || a->life != ATTEMPT_SERVING;

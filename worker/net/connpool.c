@@ -13,6 +13,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/mem.h"
+#include "shm/core/rcu.h"
 #include "shm/load.h"
 #include "shm/restart.h"
 #include "worker/base/core.h"
@@ -163,6 +164,32 @@ connpool_tls(const struct worker *w, const char *pool)
 	return p != NULL ? p->tls.client : NULL;
 }
 
+static void
+refresh_keys(const struct worker *w, struct endpoint *ep, const char *pool)
+{
+	const struct conf_pool *p = ep->https ? conf_pool_named(w->conf, pool) : NULL;
+
+	ep->tls = p != NULL ? p->tls.client : NULL;
+	ep->tls_keys = p != NULL ? p->tls.id : 0;
+}
+
+bool
+connpool_keys_are_old(const struct connpool *p, const struct endpoint *ep)
+{
+	struct worker *w = p->w;
+	uint64_t keys = 0; /* of a pool that is gone */
+	const struct table *t;
+
+	if (!ep->https)
+		return false;
+	t = rcu_enter(w->seg, w->slot);
+	for (uint32_t i = 0; i < t->npools; i++)
+		if (t->pools[i].id == ep->pool)
+			keys = t->pools[i].tls_keys;
+	rcu_leave(w->seg, w->slot);
+	return keys != ep->tls_keys;
+}
+
 /* Copies values that the master may have learned since. */
 static void
 refresh(const struct worker *w, struct endpoint *ep, const struct table_endpoint *te,
@@ -171,7 +198,8 @@ refresh(const struct worker *w, struct endpoint *ep, const struct table_endpoint
 	ep->table_version = t->version;
 	ep->down_grace_ms = t->pools[te->pool].timeouts.down_grace_ms;
 	ep->tcp_user_ms = t->pools[te->pool].timeouts.tcp_user_ms;
-	ep->tls = ep->https ? connpool_tls(w, t->pools[te->pool].name) : NULL;
+	ep->pool = t->pools[te->pool].id;
+	refresh_keys(w, ep, t->pools[te->pool].name);
 	replace(&ep->bootstrap_host, te->bootstrap_host);
 	replace(&ep->kv_addr, te->kv_addr);
 	replace(&ep->disagg_spec, te->disagg_spec);

@@ -48,6 +48,8 @@ struct endpoint {
 	uint64_t tcp_user_ms;       /* timeouts.tcp_user of its pool */
 	/* with https: that of its pool, in the configuration that this worker has inherited; NULL: it has none */
 	const struct tls_client *tls;
+	uint64_t tls_keys;                            /* which keys these are: conf_engine_tls.id */
+	uint32_t pool;                                /* id */
 	char *bootstrap_host, *kv_addr, *disagg_spec; /* never NULL; "": unknown */
 	uint32_t bootstrap_port, dp_ranks;
 	uint8_t notices;
@@ -104,6 +106,9 @@ struct endpoint *connpool_aside(const struct endpoint *ep, uint16_t port);
 /* Returns the keys of tls that this worker has inherited for the pool of that name.  NULL: none, since the worker is older
  * than the pool's first URL that begins with https://. */
 const struct tls_client *connpool_tls(const struct worker *w, const char *pool);
+/* Returns true if the endpoint speaks TLS, and the configuration in force has other keys for its pool than this worker has
+ * inherited: that a session fails says nothing about the engine. */
+bool connpool_keys_are_old(const struct connpool *p, const struct endpoint *ep);
 
 /* Returns an idle connection, or, if there is none or `fresh` is set, a new one that is still
  * connecting.  Returns NULL and sets *ret_err (errno) if the connect failed at once; ENOKEY: the engine speaks TLS, and

@@ -64,6 +64,7 @@ leg_fail_text(const struct leg *leg)
 		[LEG_FAIL_CONNECT] = "connection refused or unreachable",
 		[LEG_FAIL_DOWN] = "the engine is down",
 		[LEG_FAIL_SHORTAGE] = "out of file descriptors",
+		[LEG_FAIL_OLD_KEYS] = "tls: this worker began before the pool had https",
 		[LEG_FAIL_STALE] = "connection closed before the end of the answer",
 		[LEG_FAIL_BROKEN] = "connection closed before the end of the answer",
 		[LEG_FAIL_GARBAGE] = "answer is not HTTP",
@@ -282,6 +283,9 @@ leg_fail(struct leg *leg, enum leg_fail why)
 	leg->fail = why;
 	if (leg->uc != NULL)
 		leg->why = sock_tls_why(&leg->uc->sock);
+	if (leg->why != NULL && leg->progress < LEG_ANSWERING &&
+		connpool_keys_are_old(leg->w->connpool, leg->ep))
+		leg->fail = LEG_FAIL_OLD_KEYS;
 	leg_end(leg);
 	leg->ops->event(leg, LEG_EV_FAIL);
 }
@@ -339,7 +343,15 @@ static bool
 is_shortage(int err)
 {
 	return err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM ||
-	       err == EADDRNOTAVAIL || err == ENOKEY;
+	       err == EADDRNOTAVAIL;
+}
+
+static enum leg_fail
+dial_failed(int err)
+{
+	if (err == ENOKEY)
+		return LEG_FAIL_OLD_KEYS;
+	return is_shortage(err) ? LEG_FAIL_SHORTAGE : LEG_FAIL_CONNECT;
 }
 
 static void
@@ -350,9 +362,7 @@ start(struct leg *leg, bool fresh)
 	leg->state = LEG_CONNECT;
 	leg->uc = connpool_get(leg->w->connpool, leg->ep, fresh, &err);
 	if (leg->uc == NULL) {
-		if (err == ENOKEY)
-			leg->why = "tls: these workers end, and began before the pool had https";
-		leg_fail(leg, is_shortage(err) ? LEG_FAIL_SHORTAGE : LEG_FAIL_CONNECT);
+		leg_fail(leg, dial_failed(err));
 		return;
 	}
 	leg->uc->ops = &conn_ops;

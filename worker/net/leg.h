@@ -30,6 +30,8 @@ enum leg_fail {
 	LEG_FAIL_DOWN,    /* probes had found the engine down before the request was sent */
 	/* the router has no descriptor (or port) left: not the engine's fault */
 	LEG_FAIL_SHORTAGE,
+	/* TLS has failed, and this worker's keys of tls are not those in force: not the engine's fault */
+	LEG_FAIL_OLD_KEYS,
 	/* a reused connection was reset, and the request must not be sent twice */
 	LEG_FAIL_STALE,
 	LEG_FAIL_BROKEN,    /* closed or reset before the answer's end */

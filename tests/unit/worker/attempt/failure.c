@@ -66,7 +66,7 @@ books(const struct failure *f, const struct outcome *o)
 {
 	const bool decode = f->leg == FAILED_DECODE;
 
-	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE)
+	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE || f->cause == CAUSE_OLD_KEYS)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "the engine was not asked");
 	else if (f->cause == CAUSE_DOWN)
 		cr_assert_eq(o->fault, FAULT_UNKNOWN, "the probes have said it");
@@ -135,7 +135,7 @@ rest(const struct failure *f, const struct outcome *o)
 		cr_assert_eq(
 			o->forget, f->leg != FAILED_LOOKUP, "who is at fault may have a new life");
 	if (f->cause == CAUSE_SHORTAGE || f->cause == CAUSE_STALE || f->cause == CAUSE_DOWN ||
-		!failing(f))
+		f->cause == CAUSE_OLD_KEYS || !failing(f))
 		cr_assert_not(o->forget);
 }
 
@@ -187,6 +187,7 @@ Test(failure, as_the_documents_say)
 		{{.leg = FAILED_DECODE, .cause = CAUSE_STATUS, .status = 500, .kv_suspect = true},
 			FAULT_KV, ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_SHORTAGE}, FAULT_UNKNOWN, ACTION_REFUSE},
+		{{.leg = FAILED_DECODE, .cause = CAUSE_OLD_KEYS}, FAULT_UNKNOWN, ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_STALE}, FAULT_UNKNOWN, ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT}, FAULT_ENGINE, ACTION_OTHERS},
 		{{.leg = FAILED_DECODE, .cause = CAUSE_TIMEOUT, .whole = true}, FAULT_ENGINE,
@@ -212,7 +213,8 @@ Test(failure, the_tally_names_the_cause)
 {
 	for (enum failure_cause cause = 0; cause < CAUSE_N; cause++)
 		cr_assert_eq(failure_tally(cause, 0) == TALLY_GOOD,
-			cause == CAUSE_SHORTAGE || cause == CAUSE_STALE || cause == CAUSE_DOWN,
+			cause == CAUSE_SHORTAGE || cause == CAUSE_STALE || cause == CAUSE_DOWN ||
+				cause == CAUSE_OLD_KEYS,
 			"cause %d", cause);
 	cr_assert_eq(failure_tally(CAUSE_CONNECT, 0), TALLY_REFUSED);
 	cr_assert_eq(failure_tally(CAUSE_CONNECT_TIMEOUT, 0), TALLY_TIMEOUT);
