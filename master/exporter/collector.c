@@ -16,7 +16,12 @@
 #define HEAD_MAX (16u << 10)
 #define BODY_MAX (4u << 20) /* an answer that is longer is none */
 
-enum state { IDLE, HEAD, BODY };
+enum state {
+	IDLE,
+	NO_CONNECTION, /* none could be begun: the next turn of the loop reports it */
+	HEAD,
+	BODY
+};
 
 struct collector {
 	struct event_base *base;
@@ -78,9 +83,12 @@ finish(struct collector *c, const char *error)
 static void
 on_clock(evutil_socket_t fd, short what, void *arg)
 {
+	struct collector *c = arg;
+
 	(void)fd;
 	(void)what;
-	finish(arg, "it did not answer in time");
+	finish(c, c->state == NO_CONNECTION ? "no connection could be begun"
+					    : "it did not answer in time");
 }
 
 /* --- reading the answer -------------------------------------------------------------------------- */
@@ -195,7 +203,7 @@ on_event(struct bufferevent *bev, short what, void *arg)
 	}
 }
 
-/* Returns false if there can be no connection; a refused one is reported later. */
+/* Returns false if the kernel has no socket, or no way to that address; a connection that is refused later is an event. */
 static bool
 dial(struct collector *c)
 {
@@ -224,7 +232,10 @@ send_request(struct collector *c)
 	c->keep_alive = false;
 	if (c->bev == NULL && !dial(c)) {
 		hang_up(c);
-		return; /* the clock reports it: fn is never called from within collector_post() */
+		c->state = NO_CONNECTION;
+		event_active(c->clock, EV_TIMEOUT,
+			0); /* fn is never called from within collector_post() */
+		return;
 	}
 	out = bufferevent_get_output(c->bev);
 	(void)evbuffer_add_printf(out, "%sContent-Length: %zu\r\n\r\n", c->head_lines, c->nbody);

@@ -57,6 +57,7 @@ struct exporter {
 	uint64_t backoff_ms; /* 0: the last batch was taken */
 	uint64_t rest_ms;
 	uint64_t next_warn_ms;
+	bool warned; /* fact: the log says last that the collector does not take spans */
 	uint64_t
 		end_ms; /* the master has said so: what is left may take until then; 0: it has not */
 };
@@ -134,6 +135,7 @@ warn(struct exporter *e, const struct collector_answer *a, uint32_t lost)
 	if (now < e->next_warn_ms)
 		return;
 	e->next_warn_ms = now + WARN_MS;
+	e->warned = true;
 	log_warn("the collector does not take spans, further ones are only counted for a minute",
 		LOG_S("url", e->h->conf->trace_otlp), LOG_S("error", a->error),
 		a->status != 0 ? LOG_I("status", a->status) : LOG_NONE, LOG_U("lost", lost));
@@ -148,6 +150,9 @@ taken(struct exporter *e, const struct collector_answer *a)
 	metric_add(e->slab, M_SPANS_FAILED, bad);
 	if (bad > 0)
 		warn(e, a, bad);
+	else if (e->warned)
+		log_info("the collector takes spans again", LOG_S("url", e->h->conf->trace_otlp));
+	e->warned = e->warned && bad > 0;
 	e->backoff_ms = 0;
 	drop_batch(e);
 	next_batch(e);
@@ -193,6 +198,7 @@ on_answer(void *arg, const struct collector_answer *a)
 		taken(e, a);
 		return;
 	}
+	metric_add(e->slab, M_COLLECTOR_FAILED, 1);
 	e->rest_ms = clock_ms() + rest(e, a->retry_after_s);
 	e->state = RESTING;
 	if (!is_worth_another(a->status) || e->tries == TRIES)

@@ -187,11 +187,14 @@ def test_a_leg_that_only_frees_kv(world, collector):
 
 @pytest.mark.parametrize("answer", [(503, {"Retry-After": 1}, b"later"), b"nonsense\r\n\r\n", b""], ids=["503", "garbage", "closed"])
 def test_a_batch_is_sent_again(desk, answer):
-    had, posts = desk.counts(), desk.c.posts
+    had, posts, tries = desk.counts(), desk.c.posts, desk.r.metric("collector_failures_total")
     desk.c.answers.append(answer)
     trace, _ = traced(desk.r)
     assert len(desk.c.of(trace, 3)) == 3
     assert desk.counts() == {**had, "exported": had["exported"] + 3} and desk.c.posts > posts + 1
+    if answer:  # a kept connection may end: then the batch is sent once more at once
+        assert desk.r.metric("collector_failures_total") == tries + 1
+        assert desk.r.lines("the collector takes spans again")
 
 
 def test_spans_that_a_collector_refuses_are_counted(desk):
@@ -286,6 +289,7 @@ def test_a_dead_collector(world):
     wait("it is said", lambda: r.lines("the collector does not take spans, further ones are only counted for a minute"))
     (line,) = r.lines("the collector does not take spans, further ones are only counted for a minute")
     assert line["error"] == "the connection failed"
+    wait("it is counted", lambda: r.metric("collector_failures_total") > 0)
 
 
 @pytest.mark.usefixtures("reaper")
