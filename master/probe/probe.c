@@ -18,7 +18,7 @@
 #include "shm/base/mem.h"
 #include "shm/table.h"
 
-/* One read(2) per wake-up, so an endless answer does not hold up the others. */
+/* One read per wake-up, also of what OpenSSL has read ahead, so an endless answer does not hold up the others. */
 #define READ_BYTES (64u << 10)
 /*
  * Sockets of freed probes that are closed in one turn of the loop.  A reload that removes hundreds of
@@ -589,6 +589,8 @@ on_end(struct probe *p)
 static void
 on_readable(struct probe *p)
 {
+	/* not event_active(): the loop would call the event again in this turn */
+	static const struct timeval next_turn = {0};
 	size_t size = p->state == HEAD ? HEAD_MAX : sizeof(p->env->buf);
 	ssize_t n = wire_read(&p->wire, p->env->buf, size);
 
@@ -605,7 +607,7 @@ on_readable(struct probe *p)
 	else
 		take_body(p, p->env->buf, (size_t)n);
 	if (n > 0 && (p->state == HEAD || p->state == BODY) && wire_is_ahead(&p->wire))
-		event_active(p->io, EV_READ, 0);
+		(void)event_add(p->io, &next_turn);
 }
 
 /* The engine closes the connection, or sends bytes that belong to no request; or a ticket of TLS. */
@@ -630,8 +632,9 @@ on_io(evutil_socket_t fd, short what, void *arg)
 	struct probe *p = arg;
 
 	(void)fd;
-	(void)what;
 	assert(step[p->state] != NULL);
+	if ((what & EV_TIMEOUT) != 0) /* libevent has ended the watch of the descriptor */
+		(void)event_add(p->io, NULL);
 	step[p->state](p);
 }
 

@@ -21,6 +21,7 @@
 
 static void on_readable(evutil_socket_t fd, short what, void *arg);
 static void on_writable(evutil_socket_t fd, short what, void *arg);
+static void on_ahead(evutil_socket_t fd, short what, void *arg);
 
 void
 sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
@@ -85,6 +86,8 @@ sock_close(struct sock *s)
 	worker_gauge(s->w, G_SEND_QUEUE, -(int64_t)sock_queued(s));
 	event_del(&s->ev_read);
 	event_del(&s->ev_write);
+	if (s->tls != NULL)
+		event_del(&s->tls->ev_ahead);
 	if (s->tls != NULL && s->out == NULL)
 		tls_end_writing(s->tls); /* bytes that are dropped are no orderly end */
 	if (s->out != NULL)
@@ -117,19 +120,26 @@ sock_is_shaking(const struct sock *s)
 	return s->tls != NULL && s->tls->state == TLS_SHAKING;
 }
 
+static bool
+start_tls(struct sock *s, struct tls *tls)
+{
+	s->tls = tls;
+	if (tls != NULL)
+		event_assign(&tls->ev_ahead, s->w->base, -1, 0, on_ahead, s);
+	return tls != NULL;
+}
+
 bool
 sock_start_tls(struct sock *s, struct tls_server *server)
 {
-	s->tls = tls_accept(server, s->fd);
-	return s->tls != NULL;
+	return start_tls(s, tls_accept(server, s->fd));
 }
 
 bool
 sock_connect_tls(struct sock *s, struct tls_engines *engines, const struct tls_client *client,
 	const char *host, struct tls_memory *memory)
 {
-	s->tls = tls_connect(engines, client, s->fd, host, memory);
-	return s->tls != NULL;
+	return start_tls(s, tls_connect(engines, client, s->fd, host, memory));
 }
 
 const char *
@@ -158,12 +168,25 @@ shake(struct sock *s)
 }
 
 /*
+ * The next turn of the loop reads on.  Not event_active(): the loop would call an event that its own callback makes active
+ * in the same turn, before it looks at any other descriptor.
+ */
+static void
+read_on(struct sock *s)
+{
+	static const struct timeval next_turn = {0};
+
+	event_add(&s->tls->ev_ahead, &next_turn);
+}
+
+/*
  * What the loop does with a socket that is readable.  OpenSSL may have read more than it has returned: the descriptor
- * does not become readable for that.
+ * does not become readable for that.  One turn reads once, as of a plain socket.
  */
 OFF_THE_PLAIN_PATH static void
 readable_tls(struct sock *s)
 {
+	event_del(&s->tls->ev_ahead);
 	if (s->tls->state == TLS_SHAKING) {
 		shake(s);
 		if (s->tls == NULL || s->tls->state == TLS_SHAKING || !s->tls->ahead)
@@ -171,12 +194,21 @@ readable_tls(struct sock *s)
 	}
 	if (!s->reading)
 		return;
-	do
-		s->on_read(s->arg);
-	while (s->tls != NULL && s->reading && s->tls->ahead);
+	s->on_read(s->arg);
+	if (s->tls == NULL)
+		return;
+	if (s->reading && s->tls->ahead)
+		read_on(s);
 	/* a write may have waited for what was read, and a read waits for room */
-	if (s->tls != NULL)
-		want_room(s, s->out != NULL || s->tls->wants == TLS_WANTS_ROOM);
+	want_room(s, s->out != NULL || s->tls->wants == TLS_WANTS_ROOM);
+}
+
+static void
+on_ahead(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	readable_tls(arg);
 }
 
 /* Writes from the queue.  Returns the bytes that were written, or -1 with errno. */
@@ -441,7 +473,7 @@ sock_read_start(struct sock *s)
 	event_add(&s->ev_read, NULL);
 	s->reading = true;
 	if (s->tls != NULL && (s->tls->ahead || s->tls->wants == TLS_WANTS_ROOM))
-		event_active(&s->ev_read, EV_READ, 0);
+		read_on(s);
 }
 
 bool
@@ -456,9 +488,10 @@ bool
 sock_look(struct sock *s)
 {
 	struct pollfd p = {.fd = s->fd};
+	const bool ahead = s->tls != NULL && s->tls->state != TLS_SHAKING && s->tls->ahead;
 
 	p.events = s->connecting ? POLLOUT : POLLIN;
-	if ((!s->connecting && !s->reading) || poll(&p, 1, 0) != 1)
+	if ((!s->connecting && !s->reading) || (!ahead && poll(&p, 1, 0) != 1))
 		return false;
 	if (s->connecting)
 		connect_ended(s);

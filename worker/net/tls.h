@@ -5,6 +5,7 @@
  * A struct tls belongs to its socket.
  */
 #pragma once
+#include <event2/event_struct.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,6 +45,7 @@ struct tls {
 	int error; /* in TLS_FAILED: -errno */
 	/* fact: OpenSSL has bytes of the peer that no read returned; the socket does not become readable for them */
 	bool ahead;
+	struct event ev_ahead; /* of the socket: reads them in the next turn of the loop */
 	const char *
 		why; /* of a failure, for the log: lives as long as the worker; NULL: a plain reset */
 	/* fact: what was written lacks its end, so no close_notify calls it whole */
