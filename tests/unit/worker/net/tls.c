@@ -472,6 +472,76 @@ Test(tls, a_new_key_is_answered_and_counts_as_no_bytes)
 	cr_assert_eq(SSL_read(client, got, 9), 1);
 }
 
+/* A new key and 5 bytes arrive, while the client reads nothing. */
+static void
+new_key_while_full(size_t unread)
+{
+	draw_pattern();
+	shake_hands();
+	for (size_t at = 0; at < unread; at += 1000)
+		cr_assert_eq(sock_write(&s, pattern + at, 1000), 0);
+	cr_assert_eq(SSL_key_update(client, SSL_KEY_UPDATE_REQUESTED), 1);
+	cr_assert_eq(client_writes(5), 5);
+	turn();
+}
+
+static void
+client_reads(size_t n)
+{
+	static char buf[MIB];
+	size_t have = 0;
+
+	for (int idle = 0; have < n && idle < 100; idle++) {
+		const int r = SSL_read(client, buf + have, (int)(n - have));
+
+		have += r > 0 ? (size_t)r : 0;
+		idle = r > 0 ? 0 : idle;
+		turn();
+	}
+	cr_assert_eq(have, n);
+	cr_assert_eq(memcmp(buf, pattern, n), 0);
+}
+
+Test(tls, bytes_behind_a_new_key_arrive_while_the_client_reads_nothing)
+{
+	new_key_while_full(MIB / 2000 * 1000);
+	cr_assert_gt(sock_queued(&s), 0);
+	cr_assert_eq(ngot, 5);
+	client_reads(MIB / 2000 * 1000);
+	cr_assert_eq(ngot, 5);
+}
+
+/* Returns how many bytes fill the kernel's buffer, so that OpenSSL keeps no part of a record. */
+static size_t
+just_full(void)
+{
+	size_t n = 0;
+
+	shake_hands();
+	for (; sock_queued(&s) == 0; n += 1000)
+		cr_assert_eq(sock_write(&s, pattern, 1000), 0);
+	return n - 1000;
+}
+
+/*
+ * OpenSSL 3.0 writes its answer to a new key before the next record that it writes, and not within the read that finds
+ * the new key.  So no read waits for room, whether a record is under way (the test above) or not.
+ */
+Test(tls, a_read_answers_no_new_key)
+{
+	const size_t n = just_full();
+
+	for (unsigned more = 0; more < 2; more++) {
+		new_key_while_full(n);
+		cr_assert_eq(ngot, 5);
+		cr_assert_eq(s.tls->wants, TLS_WANTS_NOTHING);
+		if (more == 1)
+			cr_assert_eq(sock_write(&s, pattern + n, 1000), 0);
+		cr_assert_eq(sock_queued(&s), more * 1000);
+		client_reads(n + more * 1000);
+	}
+}
+
 /* --- ends ------------------------------------------------------------------------------------- */
 
 Test(tls, the_two_ends_of_a_peer)
