@@ -592,21 +592,20 @@ on_readable(struct probe *p)
 	/* not event_active(): the loop would call the event again in this turn */
 	static const struct timeval next_turn = {0};
 	size_t size = p->state == HEAD ? HEAD_MAX : sizeof(p->env->buf);
-	ssize_t n = wire_read(&p->wire, p->env->buf, size);
+	const ssize_t n = wire_read(&p->wire, p->env->buf, size);
+	const bool none = n == -EAGAIN || n == -EINTR;
 
-	if (n == -EAGAIN || n == -EINTR)
-		return;
-	if (n < 0 && p->state == HEAD)
+	if (n < 0 && !none && p->state == HEAD)
 		broken(p, (int)-n);
-	else if (n < 0)
+	else if (n < 0 && !none)
 		fail_wire(p, (int)-n);
 	else if (n == 0)
 		on_end(p);
-	else if (p->state == HEAD)
+	else if (n > 0 && p->state == HEAD)
 		take_head(p, p->env->buf, (size_t)n);
-	else
+	else if (n > 0)
 		take_body(p, p->env->buf, (size_t)n);
-	if (n > 0 && (p->state == HEAD || p->state == BODY) && wire_is_ahead(&p->wire))
+	if ((n > 0 || none) && (p->state == HEAD || p->state == BODY) && wire_is_ahead(&p->wire))
 		(void)event_add(p->io, &next_turn);
 }
 

@@ -12,6 +12,8 @@ wire_begin_tls(struct wire *w, const struct tls_client *client, const char *host
 {
 	w->why[0] = '\0';
 	w->ssl = tls_client_session(client, w->fd, host, memory);
+	if (w->ssl != NULL)
+		tls_meter_watch(&w->meter, w->ssl);
 	return w->ssl != NULL;
 }
 
@@ -37,6 +39,7 @@ wire_shake(struct wire *w)
 	int r, err;
 
 	ERR_clear_error();
+	tls_meter_allow(&w->meter, SIZE_MAX); /* OpenSSL bounds what precedes the first byte */
 	errno = 0;
 	r = SSL_do_handshake(w->ssl);
 	err = errno;
@@ -78,16 +81,18 @@ wire_read(struct wire *w, void *buf, size_t n)
 		return r == -1 ? -errno : r;
 	}
 	ERR_clear_error();
+	tls_meter_allow(&w->meter, n);
 	errno = 0;
 	r = SSL_read(w->ssl, buf, (int)n);
 	err = errno;
+	w->ahead = r > 0 ? SSL_has_pending(w->ssl) == 1 : w->meter.refused;
 	return r > 0 ? r : meaning(w, (int)r, err);
 }
 
 bool
 wire_is_ahead(const struct wire *w)
 {
-	return w->ssl != NULL && SSL_has_pending(w->ssl) == 1;
+	return w->ssl != NULL && w->ahead;
 }
 
 bool
@@ -96,7 +101,7 @@ wire_is_quiet(struct wire *w)
 	char c;
 
 	if (w->ssl != NULL)
-		return wire_read(w, &c, 1) == -EAGAIN;
+		return wire_read(w, &c, 1) == -EAGAIN && !w->ahead;
 	return recv(w->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && errno == EAGAIN;
 }
 

@@ -382,7 +382,7 @@ sock_is_quiet(struct sock *s)
 	char c;
 
 	if (s->tls != NULL)
-		return tls_read(s->tls, &c, 1) == -EAGAIN;
+		return tls_read(s->tls, &c, 1) == -EAGAIN && !s->tls->ahead;
 	return recv(s->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && errno == EAGAIN;
 }
 

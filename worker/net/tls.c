@@ -138,6 +138,7 @@ begin(struct tls_side *side, SSL *ssl)
 	side->shaking++;
 	t->side = side;
 	t->ssl = ssl;
+	tls_meter_watch(&t->meter, ssl);
 	return t;
 }
 
@@ -227,6 +228,7 @@ tls_shake(struct tls *t)
 
 	assert(t->state == TLS_SHAKING);
 	ERR_clear_error();
+	tls_meter_allow(&t->meter, SIZE_MAX); /* OpenSSL bounds what precedes the first byte */
 	errno = 0;
 	r = SSL_do_handshake(t->ssl);
 	err = errno;
@@ -282,6 +284,7 @@ tls_read(struct tls *t, void *buf, size_t n)
 	if (t->state == TLS_FAILED)
 		return t->error;
 	ERR_clear_error();
+	tls_meter_allow(&t->meter, n);
 	do {
 		errno = 0;
 		r = SSL_read(t->ssl, (char *)buf + done, (int)(n - done));
@@ -294,9 +297,10 @@ tls_read(struct tls *t, void *buf, size_t n)
 		return (ssize_t)done;
 	}
 	r = meaning(t, r, err, TLS_WANTS_NOTHING);
+	t->ahead = r == -EAGAIN && t->meter.refused;
 	if (done == 0)
 		return r;
-	t->ahead = r != -EAGAIN; /* the next call meets this end again */
+	t->ahead = t->ahead || r != -EAGAIN; /* the next call meets this end again */
 	return (ssize_t)done;
 }
 

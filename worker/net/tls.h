@@ -12,6 +12,8 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "proto/tls/meter.h"
+
 struct conf_tls;
 struct ssl_st;
 struct tls_client;
@@ -43,7 +45,9 @@ struct tls {
 	enum tls_state state;
 	enum tls_wants wants;
 	int error; /* in TLS_FAILED: -errno */
-	/* fact: OpenSSL has bytes of the peer that no read returned; the socket does not become readable for them */
+	struct tls_meter meter;
+	/* fact: OpenSSL has bytes of the peer that no read returned, or a read ended before the socket was empty; the socket
+	 * does not become readable for the former */
 	bool ahead;
 	struct event ev_ahead; /* of the socket: reads them in the next turn of the loop */
 	const char *

@@ -15,7 +15,8 @@
 #include "tests/unit/pem.h"
 
 #define BODY 100000
-#define RECORD 512 /* the smallest that OpenSSL writes */
+#define RECORD 512    /* the smallest that OpenSSL writes */
+#define NEW_KEYS 2000 /* more than one turn reads */
 
 static struct event_base *base;
 static size_t nread, nreads; /* of the body */
@@ -83,6 +84,10 @@ engine_answers(SSL *ssl)
 	char head[64];
 
 	(void)snprintf(head, sizeof(head), "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", BODY);
+	for (int i = 0; i < NEW_KEYS; i++) {
+		cr_assert_eq(SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+		cr_assert_eq(SSL_do_handshake(ssl), 1);
+	}
 	cr_assert_eq(SSL_set_max_send_fragment(ssl, RECORD), 1);
 	cr_assert_gt(SSL_write(ssl, head, (int)strlen(head)), 0);
 	cr_assert_eq(SSL_write(ssl, body, BODY), BODY, "the kernel takes it");
@@ -122,6 +127,9 @@ Test(probe, a_turn_reads_once, .timeout = 60)
 	probe_get(p, &rq);
 	engine = engine_of(ctx, listener);
 	engine_answers(engine);
+	one_turn();
+	one_turn();
+	cr_assert_eq(nreads, 0, "it reads new keys");
 	while (answers == 0) {
 		const size_t had = nreads;
 

@@ -542,6 +542,47 @@ Test(tls, a_read_answers_no_new_key)
 	}
 }
 
+static unsigned keys_read;
+
+static void
+on_message(int written, int version, int type, const void *p, size_t n, SSL *ssl, void *arg)
+{
+	(void)version;
+	(void)ssl;
+	(void)arg;
+	if (!written && type == SSL3_RT_HANDSHAKE && n > 0 &&
+		*(const unsigned char *)p == SSL3_MT_KEY_UPDATE)
+		keys_read++;
+}
+
+/* OpenSSL handles new keys, 10 us each, until bytes of the peer come. */
+Test(tls, a_turn_reads_few_new_keys)
+{
+	enum { KEYS = 4000, BYTES = KEYS * 27 + 27 };
+	static char records[BYTES];
+	BIO *out = BIO_new(BIO_s_mem());
+	int n;
+
+	draw_pattern();
+	shake_hands();
+	SSL_set_msg_callback(s.tls->ssl, on_message);
+	SSL_set_bio(client, BIO_new(BIO_s_mem()), out);
+	for (int i = 0; i < KEYS; i++) {
+		cr_assert_eq(SSL_key_update(client, SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+		cr_assert_eq(SSL_do_handshake(client), 1);
+	}
+	(void)client_writes(5);
+	n = BIO_read(out, records, BYTES);
+	cr_assert_eq(write(peer, records, (size_t)n), n, "the kernel takes it");
+	piece = 1000;
+	for (unsigned had = 0; ngot < 5; had = keys_read) {
+		one_turn();
+		cr_assert(keys_read > had || ngot == 5, "after %u", had);
+		cr_assert_lt(keys_read - had, KEYS / 2);
+	}
+	cr_assert_eq(keys_read, KEYS);
+}
+
 /* --- ends ------------------------------------------------------------------------------------- */
 
 Test(tls, the_two_ends_of_a_peer)
