@@ -224,9 +224,9 @@ fleet-systemd: all
 # the commands of etc/docs/fleet_tutorial.md, on two hosts: needs root and systemd-nspawn
 fleet-tutorial: all
 	@tests/tools/fleet_tutorial.sh
-$(B)/pdload: $(call obj,tests/bench/load.c)
+$(B)/pdload: $(call obj,tests/bench/load.c tests/bench/load_tls.c)
 	$(call say,LD $@)
-	$(Q)$(CC) $(LF) -o $@ $^
+	$(Q)$(CC) $(LF) -o $@ $^ -lssl -lcrypto
 # how well and how fast it chooses: the table, marks and a plot
 $(B)/sched: $(call obj,$(wildcard tests/bench/sched*.c worker/schedule/policy*.c shm/*.c shm/*/*.c) worker/schedule/select.c worker/schedule/threshold.c)
 	$(call say,LD $@)

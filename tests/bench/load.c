@@ -26,6 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/bench/load_tls.h"
+
 #define HEAD_MAX 4096 /* of an answer */
 #define TAIL 16       /* last bytes of an answer's body, to see how it ended */
 #define PIDS_MAX 64
@@ -48,6 +50,7 @@ enum body_part {
 
 struct conn {
 	int fd;
+	struct ssl_st *tls; /* NULL: plain */
 	bool busy;
 	bool wants_out;
 	size_t sent; /* of the request */
@@ -69,9 +72,9 @@ static struct options {
 	const char *path, *body_file;
 	const char *key; /* sent as a bearer token; NULL: none */
 	unsigned conns, rate, step_size;
-	uint64_t requests, warm, steps, events, bursts;
+	uint64_t requests, warm, steps, events, bursts, shakes;
 	double window;
-	bool hold, freeze;
+	bool hold, freeze, tls, resume;
 	pid_t pids[PIDS_MAX];
 	size_t npids;
 } opt = {.path = "/v1/chat/completions", .conns = 1, .requests = 1, .step_size = 1};
@@ -389,12 +392,24 @@ watch(struct conn *c, bool out)
 	c->wants_out = out;
 }
 
+static struct ssl_st *
+begin_tls(int fd)
+{
+	struct ssl_st *tls = load_tls_connect(fd);
+
+	if (tls == NULL)
+		die("port %u: no handshake", opt.port);
+	return tls;
+}
+
 static void
 conn_open(struct conn *c)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
 
 	c->fd = dial(opt.port);
+	load_tls_free(c->tls);
+	c->tls = opt.tls ? begin_tls(c->fd) : NULL;
 	if (fcntl(c->fd, F_SETFL, O_NONBLOCK) == -1 ||
 		epoll_ctl(run.ep, EPOLL_CTL_ADD, c->fd, &ev) == -1)
 		die("a connection: %s", strerror(errno));
@@ -406,7 +421,11 @@ send_some(struct conn *c)
 	ssize_t n;
 
 	while (c->sent < run.request_len) {
-		n = send(c->fd, run.request + c->sent, run.request_len - c->sent, MSG_NOSIGNAL);
+		const char *p = run.request + c->sent;
+		const size_t left = run.request_len - c->sent;
+
+		n = c->tls != NULL ? load_tls_send(c->tls, p, left)
+				   : send(c->fd, p, left, MSG_NOSIGNAL);
 		if (n == -1 && errno == EAGAIN)
 			break;
 		if (n == -1)
@@ -462,7 +481,9 @@ on_ready(const struct epoll_event *ev)
 		send_some(c);
 	if (!(ev->events & ~(uint32_t)EPOLLOUT))
 		return;
-	n = recv(c->fd, buf, sizeof(buf), 0);
+	/* a record at a time, and none is read ahead: the socket stays readable for the others */
+	n = c->tls != NULL ? load_tls_recv(c->tls, buf, sizeof(buf))
+			   : recv(c->fd, buf, sizeof(buf), 0);
 	if (n > 0) {
 		feed(c, buf, (size_t)n);
 		return;
@@ -692,6 +713,28 @@ burst(void)
 	}
 }
 
+/* --- handshakes --------------------------------------------------------------------------------
+ */
+
+/* One after the other, each on a connection of its own that carries no request.  With --resume each resumes the
+ * session of the one before; the first one is before the window. */
+static void
+shake(void)
+{
+	for (uint64_t i = 0; i <= opt.shakes; i++) {
+		const int fd = dial(opt.port);
+
+		if (i == 1)
+			window_open();
+		if (load_tls_end(begin_tls(fd), opt.resume) != (opt.resume && i > 0))
+			die("handshake %llu: %s", (unsigned long long)i,
+				opt.resume ? "not resumed" : "resumed");
+		close(fd);
+		run.done++;
+	}
+	window_close();
+}
+
 /* --- options, report ----------------------------------------------------------------------------
  */
 
@@ -757,7 +800,7 @@ report(void)
 		(unsigned long long)(b->bytes - a->bytes), (double)(b->ns - a->ns) / 1e9,
 		(double)(b->cpu_ns - a->cpu_ns) / 1e3);
 	print_times("first", run.first_us, run.nfirst);
-	print_times("whole", run.whole_us, opt.window == 0 ? requests : 0);
+	print_times("whole", run.whole_us, opt.window == 0 && opt.shakes == 0 ? requests : 0);
 	print_times("step", run.step_us, run.nsteps);
 	printf("}\n");
 }
@@ -782,7 +825,8 @@ read_options(int argc, char **argv)
 		{ "events", 1, NULL, 'e' }, { "pids", 1, NULL, 'P' }, { "hold", 0, NULL, 'H' },
 		{ "step-port", 1, NULL, 's' }, { "steps", 1, NULL, 'S' },
 		{ "step-size", 1, NULL, 'k' }, { "freeze", 0, NULL, 'f' }, { "bursts", 1, NULL, 'B' },
-		{ "key", 1, NULL, 'K' }, { NULL, 0, NULL, 0 } };
+		{ "key", 1, NULL, 'K' }, { "tls", 0, NULL, 'T' }, { "shakes", 1, NULL, 'h' },
+		{ "resume", 0, NULL, 'R' }, { NULL, 0, NULL, 0 } };
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", known, NULL)) != -1)
@@ -803,6 +847,9 @@ read_options(int argc, char **argv)
 		case 'S': opt.steps = strtoull(optarg, NULL, 10); break;
 		case 'k': opt.step_size = (unsigned)atoi(optarg); break;
 		case 'f': opt.freeze = true; break;
+		case 'T': opt.tls = true; break;
+		case 'h': opt.shakes = strtoull(optarg, NULL, 10); break;
+		case 'R': opt.resume = true; break;
 		case 'B': opt.bursts = strtoull(optarg, NULL, 10); break;
 		default: exit(2);
 		}
@@ -827,6 +874,12 @@ main(int argc, char **argv)
 
 	read_options(argc, argv);
 	raise_fd_limit();
+	signal(SIGPIPE, SIG_IGN);
+	if (opt.shakes != 0) {
+		shake();
+		report();
+		return 0;
+	}
 	read_request();
 	all = opt.warm + opt.requests;
 	run.first_us = get_mem(all, sizeof(*run.first_us));

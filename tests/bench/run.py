@@ -10,7 +10,9 @@ import time
 from stage import BIN, PACE_MS, Stage, post, pss_kib, tree
 
 PROXIES = ("router", "nginx", "haproxy")
-FIGURES = ["idle", "requests", "paced", "burst", "unpaced", "first_event", "delay"]  # methods of Bench
+FIGURES = ["idle", "requests", "paced", "burst", "unpaced", "first_event", "delay", "tls_requests", "tls_paced",
+           "handshakes"]  # methods of Bench
+TLS = {"tls_requests", "tls_paced", "handshakes"}
 IDLE = 2000
 PACED = 64
 WINDOW_S = 2.5
@@ -27,6 +29,11 @@ MARKS = {
     "first event, p50": ("us added", None, None),
     "first event, p99": ("us added", None, None),
     "event delay, p50": ("us added", None, None),
+    "TLS, 1 KiB": ("us of CPU", "nginx", 3.0),
+    "TLS, 128 KiB": ("us of CPU", "nginx", None),
+    "TLS, event, paced": ("us of CPU", "nginx", 1.5),
+    "TLS, full handshake": ("us of CPU", "nginx", 1.5),
+    "TLS, resumed": ("us of CPU", "nginx", 1.5),
 }
 
 
@@ -67,20 +74,33 @@ class Bench:
     def best(self, figure, who):
         return min(self.got[figure][who]) if who in self.got.get(figure, {}) else None
 
-    def requests(self):
+    def requests(self, figure="request of", lane="fast", **options):
         for size, n in ((1, 3000), (128, 300)):
             for who in PROXIES:
-                r = self.load(who, "fast", body("fast", size << 10), conns=32, requests=n, warm=n // 5)
-                self.note(f"request of {size} KiB", who, r["cpu_us"] / r["requests"])
+                r = self.load(who, lane, body("fast", size << 10), conns=32, requests=n, warm=n // 5, **options)
+                self.note(f"{figure} {size} KiB", who, r["cpu_us"] / r["requests"])
 
-    def paced(self):
+    def paced(self, figure="event, paced", lane="paced", **options):
         tokens = int((WINDOW_S + 1.0) * 1000 / PACE_MS)
         for who in PROXIES:
-            r = self.load(who, "paced", body("paced", stream=True, tokens=tokens), conns=PACED, window=WINDOW_S,
-                          events=tokens + 2)  # the role, the tokens, [DONE]
+            r = self.load(who, lane, body("paced", stream=True, tokens=tokens), conns=PACED, window=WINDOW_S,
+                          events=tokens + 2, **options)  # the role, the tokens, [DONE]
             if r["events"] < 0.9 * PACED * WINDOW_S * 1000 / PACE_MS:
                 raise SystemExit(f"bench: only {r['events']} events came in {WINDOW_S} s")
-            self.note("event, paced", who, r["cpu_us"] / r["events"])
+            self.note(figure, who, r["cpu_us"] / r["events"])
+
+    def tls_requests(self):
+        self.requests("TLS,", "tls fast", tls=True)
+
+    def tls_paced(self):
+        self.paced("TLS, event, paced", "tls paced", tls=True)
+
+    def handshakes(self):
+        """One after the other, without a request; each ends with close_notify of both sides."""
+        for who in PROXIES:
+            for figure, options in (("TLS, full handshake", {}), ("TLS, resumed", {"resume": True})):
+                r = self.load(who, "tls fast", "", tls=True, shakes=500, **options)
+                self.note(figure, who, r["cpu_us"] / r["requests"])
 
     def burst(self):
         """64 streams, 64 events of each at once, in one read of the proxy's."""
@@ -174,7 +194,7 @@ def main():
             print(f"only {hard} file descriptors are allowed: {idle} idle streams instead of {IDLE}")
         with Stage(fds=fds) as stage:  # processes of their own: memory that was freed before would be used again
             Bench(stage, values).idle(idle)
-    with Stage(fds=fds) as stage:
+    with Stage(fds=fds, tls=any(name in TLS for name in wanted)) as stage:
         bench = Bench(stage, values)
         rounds = 0
         while rounds < opt.rounds and time.monotonic() - begun < BUDGET_S:

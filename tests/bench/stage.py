@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / os.environ.get("VARIANT", "release")
 LANES = ("fast", "paced", "idle")  # one engine each: no delay, an event every 16 ms, an event an hour
 PACE_MS = 16
+TLS_LANES = {"tls fast": "fast", "tls paced": "paced"}  # the same engines, over TLS in front of the proxy
+CIPHERS = "ECDHE-ECDSA-AES128-GCM-SHA256"  # of TLS 1.2; pdload speaks TLS 1.3 and one of its ciphers alone
 DELAY_MS = {"fast": 0, "paced": PACE_MS, "idle": 3600000}
 
 NGINX = """
@@ -26,13 +28,14 @@ http {{
   client_body_temp_path {dir}/t1; proxy_temp_path {dir}/t2; fastcgi_temp_path {dir}/t3;
   uwsgi_temp_path {dir}/t4; scgi_temp_path {dir}/t5;
   keepalive_requests 100000000; client_max_body_size 64m; client_body_buffer_size 256k;
+  {tls}
   proxy_http_version 1.1; proxy_set_header Connection ""; proxy_read_timeout 1h;
 {servers}
 }}
 """
 NGINX_SERVER = """
   upstream {name} {{ server 127.0.0.1:{engine}; keepalive 64; keepalive_requests 100000000; }}
-  server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ proxy_pass http://{name}; {more} }} }}
+  server {{ listen 127.0.0.1:{port} {tls}backlog=4096; location / {{ proxy_pass http://{name}; {more} }} }}
 """
 HAPROXY = """
 global
@@ -49,7 +52,7 @@ defaults
 """
 HAPROXY_SERVER = """
 frontend f_{name}
-  bind 127.0.0.1:{port}
+  bind 127.0.0.1:{port} {tls}
   default_backend b_{name}
 backend b_{name}
   server s 127.0.0.1:{engine}
@@ -134,12 +137,15 @@ def key_of(number):
 class Stage:
     """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
 
-    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more=""):
+    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more="", tls=False):
         self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
         self.ports, self.pid, self.started = {}, {}, []
         self.fds, self.workers, self.legs, self.keys = fds, workers, legs, keys
         self.more = more  # lines of the router's configuration
+        self.tls = tls  # the lanes of TLS_LANES, too
         try:
+            if tls:
+                self.certificate()
             self.engines()
             for who in proxies:
                 if who == "router":
@@ -190,6 +196,13 @@ class Stage:
         self.until(name, p, lambda: get(port, "/health") == 200)
         return port
 
+    def certificate(self):
+        """One for all proxies; haproxy wants the key in the same file."""
+        cert, key = self.dir / "cert.pem", self.dir / "key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "9",
+                        "-subj", "/CN=bench", "-keyout", key, "-out", cert], check=True, capture_output=True, timeout=20)
+        (self.dir / "both.pem").write_text(cert.read_text() + key.read_text())
+
     def engines(self):
         self.prefill = self.engine("prefill", "prefill", LANES)
         self.direct = {lane: self.engine(lane, "both", [lane], DELAY_MS[lane]) for lane in LANES}
@@ -210,28 +223,36 @@ class Stage:
         pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold) for x in LANES)
         conf = self.dir / "pdrouter.yaml"
         sandbox = "false" if under else "true"  # valgrind writes files in the worker
-        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers, sandbox=sandbox) + self.api_keys() + self.more)
+        tls_port = free_port()
+        tls = f"tls: {{listen: ['127.0.0.1:{tls_port}'], ciphers: {CIPHERS}, certificates: [{{cert: cert.pem, key: key.pem}}]}}\n"
+        conf.write_text(ROUTER.format(port=port, pools=pools, workers=self.workers, sandbox=sandbox) + self.api_keys() + self.more +
+                        (tls if self.tls else ""))
         p = self.run("router", [*under, BIN / "pdrouter", "-c", conf])
         self.until("router", p, lambda: get(port, "/ready") == 200, 60)
         self.pid["router"] = p.pid
-        self.ports["router"] = dict.fromkeys([*LANES, "stream"], port)
+        self.ports["router"] = {**dict.fromkeys([*LANES, "stream"], port), **dict.fromkeys(TLS_LANES, tls_port)}
 
-    def beside(self, who, template, server, args, more):
+    def beside(self, who, template, server, args, more, tls, tls_all=""):
         """A proxy with one port for each lane, and `stream`: the fast engine again, not buffered."""
-        ports = {x: free_port() for x in [*LANES, "stream"]}
-        servers = "".join(server.format(name=x, port=port, engine=self.direct["fast" if x == "stream" else x],
-                                        more="" if x == "fast" else more) for x, port in ports.items())
+        engine_of = {**{x: x for x in LANES}, "stream": "fast", **(TLS_LANES if self.tls else {})}
+        ports = {x: free_port() for x in engine_of}
+        servers = "".join(server.format(name=x.replace(" ", "_"), port=port, engine=self.direct[engine_of[x]],
+                                        more="" if x.endswith("fast") else more, tls=tls if x in TLS_LANES else "")
+                          for x, port in ports.items())
         conf = self.dir / f"{who}.conf"
         conf.write_text(template.format(dir=self.dir, servers=servers, fds=self.fds, conns=self.fds // 2 - 100,
-                                        user="root" if os.getuid() == 0 else "nobody"))
+                                        user="root" if os.getuid() == 0 else "nobody", tls=tls_all if self.tls else ""))
         p = self.run(who, [*args, conf])
-        self.until(who, p, lambda: all(get(port, "/health") == 200 for port in ports.values()))
+        self.until(who, p, lambda: all(get(port, "/health") == 200 for x, port in ports.items() if x not in TLS_LANES))
         self.pid[who], self.ports[who] = p.pid, ports
 
     def nginx(self):
         exe = shutil.which("nginx") or "/usr/sbin/nginx"
         self.beside("nginx", NGINX, NGINX_SERVER, [exe, "-p", self.dir, "-e", self.dir / "nginx.err", "-c"],
-                    "proxy_buffering off;")
+                    "proxy_buffering off;", "ssl ",
+                    f"ssl_certificate {self.dir}/cert.pem; ssl_certificate_key {self.dir}/key.pem; ssl_ciphers {CIPHERS}; "
+                    "ssl_protocols TLSv1.2 TLSv1.3;")
 
     def haproxy(self):
-        self.beside("haproxy", HAPROXY, HAPROXY_SERVER, [shutil.which("haproxy") or "/usr/sbin/haproxy", "-db", "-f"], "")
+        self.beside("haproxy", HAPROXY, HAPROXY_SERVER, [shutil.which("haproxy") or "/usr/sbin/haproxy", "-db", "-f"], "",
+                    f"ssl crt {self.dir}/both.pem ciphers {CIPHERS}")

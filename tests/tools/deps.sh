@@ -8,7 +8,7 @@ build="gcc libc6-dev make pkg-config libevent-dev libhttp-parser-dev libjson-c-d
 test="libcriterion-dev python3 python3-venv python3-pip clang clang-format clang-tidy cppcheck
 	libclang-rt-14-dev prometheus shellcheck patch iproute2 nginx-light haproxy systemd openssl mandoc"
 verify="spin"
-bench="nginx-light haproxy valgrind strace python3 gnuplot-nox"
+bench="nginx-light haproxy valgrind strace python3 gnuplot-nox openssl"
 want=
 for set in "$@"; do
 	case $set in
