@@ -55,7 +55,7 @@
 	X(ABORTS, "pdrouter_aborts_total", "Abort requests to engines, because the other leg had failed.") \
 	X(FANNED, "pdrouter_fanned_out_branches_total", "Branches of requests that were split into several.") \
 	X(DIRECT, "pdrouter_direct_total", "Requests sent to a decode engine alone, whatever the reason.") \
-	X(DIRECT_SHORT, "pdrouter_direct_short_total", "Of those: prompts below the routing threshold.")   \
+	X(DIRECT_SHORT, "pdrouter_direct_short_total", "Requests that a decode engine served alone because the prompt was below the routing threshold.")   \
 	X(QUEUED, "pdrouter_queued_total", "Requests that waited for a slot of an endpoint.")          \
 	X(QUEUE_SPURIOUS, "pdrouter_queue_spurious_wakeups_total", "Waiting requests that were woken and found no slot.") \
 	X(NOTICES, "pdrouter_notices_total", "Notices of arrived KV that counted.")                     \
@@ -123,6 +123,6 @@
 /* Tokens per pool, as engines say. */
 #define METRIC_TOKENS(X)                                                                                \
 	X(PROMPT, "pdrouter_prompt_tokens_total", "Tokens of prompts, as far as engines have said them.") \
-	X(CACHED, "pdrouter_cached_tokens_total", "Of those: tokens that the engine had in its cache.") \
+	X(CACHED, "pdrouter_cached_tokens_total", "Tokens of prompts that the engine had in its cache.") \
 	X(COMPLETION, "pdrouter_completion_tokens_total", "Tokens of answers, as far as engines have said them.")
 /* clang-format on */

@@ -63,9 +63,9 @@ IDLE(BATCH_PROCESSOR, "batch-processor", "NAME", "there is no batch API here")		
 IDLE(SENTRY_DSN, "sentry-dsn", "DSN", "errors are in the log")						\
 IDLE(SENTRY_TRACES_SAMPLE_RATE, "sentry-traces-sample-rate", "X", "errors are in the log")		\
 IDLE(SENTRY_PROFILE_SAMPLE_RATE, "sentry-profile-session-sample-rate", "X", "errors are in the log")	\
-IDLE(OTEL_ENDPOINT, "otel-endpoint", "ADDRESS", "traceparent goes on to both engines, the router has no spans of its own") \
-IDLE(OTEL_SERVICE_NAME, "otel-service-name", "NAME", "the router has no spans of its own")		\
-IDLE(OTEL_SECURE, "otel-secure", NULL, "the router has no spans of its own")				\
+IDLE(OTEL_ENDPOINT, "otel-endpoint", "ADDRESS", "use tracing.otlp and tracing.sample in a configuration file") \
+IDLE(OTEL_SERVICE_NAME, "otel-service-name", "NAME", "use tracing.otlp and tracing.sample in a configuration file")		\
+IDLE(OTEL_SECURE, "otel-secure", NULL, "use tracing.otlp and tracing.sample in a configuration file")				\
 IDLE(LMCACHE_CONTROLLER_PORT, "lmcache-controller-port", "PORT", "only --routing-logic kvaware uses it, which is not supported")		\
 IDLE(LMCACHE_CONTROLLER_REPLY_PORT, "lmcache-controller-reply-port", "PORT", "only --routing-logic kvaware uses it, which is not supported")	\
 IDLE(LMCACHE_CONTROLLER_HEARTBEAT_PORT, "lmcache-controller-heartbeat-port", "PORT", "only --routing-logic kvaware uses it, which is not supported") \
@@ -159,8 +159,8 @@ IDLE(POSTGRES_POOL_MAX, "postgres-pool-max", "N", "the router stores no conversa
 IDLE(REDIS_URL, "redis-url", "URL", "the router stores no conversations")	\
 IDLE(REDIS_POOL_MAX, "redis-pool-max", "N", "the router stores no conversations") \
 IDLE(REDIS_RETENTION_DAYS, "redis-retention-days", "N", "the router stores no conversations") \
-IDLE(ENABLE_TRACE, "enable-trace", NULL, "the router has no spans of its own")				\
-IDLE(OTLP_TRACES_ENDPOINT, "otlp-traces-endpoint", "ADDRESS", "the router has no spans of its own")	\
+IDLE(ENABLE_TRACE, "enable-trace", NULL, "use tracing.otlp and tracing.sample in a configuration file")				\
+IDLE(OTLP_TRACES_ENDPOINT, "otlp-traces-endpoint", "ADDRESS", "use tracing.otlp and tracing.sample in a configuration file")	\
 IDLE(CONTROL_PLANE_API_KEYS, "control-plane-api-keys", "KEY...", "access to the control socket is set by its file mode") \
 IDLE(CONTROL_PLANE_AUDIT_ENABLED, "control-plane-audit-enabled", NULL, "access to the control socket is set by its file mode") \
 IDLE(JWT_ISSUER, "jwt-issuer", "URL", "access to the control socket is set by its file mode")	\
@@ -173,14 +173,14 @@ GONE(SELECTOR, "selector", "LABEL=VALUE...", "use dns in a configuration file, w
 GONE(PREFILL_SELECTOR, "prefill-selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
 GONE(DECODE_SELECTOR, "decode-selector", "LABEL=VALUE...", "use dns in a configuration file, with the name of a headless service") \
 GONE(ENABLE_IGW, "enable-igw", NULL, "use several pools in a configuration file, one for each model")	\
-GONE(TLS_CERT_PATH, "tls-cert-path", "FILE", "let a proxy in front of the router end TLS")		\
-GONE(TLS_KEY_PATH, "tls-key-path", "FILE", "let a proxy in front of the router end TLS")		\
+GONE(TLS_CERT_PATH, "tls-cert-path", "FILE", "use tls.listen and tls.certificates in a configuration file")		\
+GONE(TLS_KEY_PATH, "tls-key-path", "FILE", "use tls.listen and tls.certificates in a configuration file")		\
 GONE(BACKEND, "backend", "NAME", "only vLLM and SGLang engines are supported: leave the flag out")			\
 GONE(CORS_ALLOWED_ORIGINS, "cors-allowed-origins", "ORIGIN...", "use cors.origins in a configuration file") \
 GONE(MCP_CONFIG_PATH, "mcp-config-path", "FILE", "the router calls no tools: use --tool-server of the engines, or tools in the client") \
-GONE(CLIENT_CERT_PATH, "client-cert-path", "FILE", "the router connects to engines by plain HTTP: use a proxy in front of them") \
-GONE(CLIENT_KEY_PATH, "client-key-path", "FILE", "the router connects to engines by plain HTTP: use a proxy in front of them") \
-GONE(CA_CERT_PATHS, "ca-cert-paths", "FILE...", "the router connects to engines by plain HTTP: use a proxy in front of them")
+GONE(CLIENT_CERT_PATH, "client-cert-path", "FILE", "use tls of the pool in a configuration file, with https:// URLs") \
+GONE(CLIENT_KEY_PATH, "client-key-path", "FILE", "use tls of the pool in a configuration file, with https:// URLs") \
+GONE(CA_CERT_PATHS, "ca-cert-paths", "FILE...", "use tls of the pool in a configuration file, with https:// URLs")
 // clang-format on
 
 #define CONF_FLAG_ID(id, ...) FLAG_##id,

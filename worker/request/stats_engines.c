@@ -272,7 +272,7 @@ static const struct {
 	{ "pdrouter_endpoint_max_context_tokens", "gauge", "The longest context of a request, as the engine said.", f_max_context, NULL },
 	{ "pdrouter_endpoint_connect_seconds", "histogram", "Time of making a connection to the engine.", NULL, connects },
 	{ "pdrouter_endpoint_time_to_first_byte_seconds", "histogram", "From the start of a leg, its connection included, to the first body byte of the engine's good answer.", NULL, first_bytes },
-	{ "pdrouter_endpoint_failures_total", "counter", "Of those: requests that failed because of the endpoint, were refused by it, or lacked KV parameters, by cause.", NULL, failures },
+	{ "pdrouter_endpoint_failures_total", "counter", "Requests to the endpoint that failed because of it, were refused by it, or lacked KV parameters, by cause.", NULL, failures },
 	{ "pdrouter_endpoint_group", "gauge", "1 for the group the endpoint is in.", NULL, group },
 	{ "pdrouter_endpoint_state", "gauge", "1 for the state the endpoint is in.", NULL, state },
 	{ "pdrouter_endpoint_info", "gauge", "The version the engine says it is of, empty until then; always 1.", NULL, info },

@@ -19,10 +19,10 @@ static const struct {
 } metrics[] = {
 	{ "pdrouter_model_requests_total", "counter", "Requests that came to a pool, by the model that they name.", NAMED_MODELS, NAMED_REQUESTS },
 	{ "pdrouter_model_prompt_tokens_total", "counter", "Tokens of prompts by model, as far as engines have said them.", NAMED_MODELS, NAMED_PROMPT },
-	{ "pdrouter_model_cached_tokens_total", "counter", "Of those: tokens that the engine had in its cache.", NAMED_MODELS, NAMED_CACHED },
+	{ "pdrouter_model_cached_tokens_total", "counter", "Tokens of prompts by model that the engine had in its cache.", NAMED_MODELS, NAMED_CACHED },
 	{ "pdrouter_model_completion_tokens_total", "counter", "Tokens of answers by model, as far as engines have said them.", NAMED_MODELS, NAMED_COMPLETION },
 	{ "pdrouter_key_requests_total", "counter", "Requests with a key of api_keys_file, by the key's name.", NAMED_KEYS, NAMED_REQUESTS },
-	{ "pdrouter_key_refused_total", "counter", "Of those: answered with 403 or 429.", NAMED_KEYS, NAMED_REFUSED },
+	{ "pdrouter_key_refused_total", "counter", "Requests with a key of api_keys_file that were answered with 403 or 429, by the key's name.", NAMED_KEYS, NAMED_REFUSED },
 	{ "pdrouter_key_prompt_tokens_total", "counter", "Tokens of prompts by key, as far as engines have said them.", NAMED_KEYS, NAMED_PROMPT },
 	{ "pdrouter_key_completion_tokens_total", "counter", "Tokens of answers by key, as far as engines have said them.", NAMED_KEYS, NAMED_COMPLETION },
 };
