@@ -111,8 +111,8 @@ limit_of(const struct splice *doc, bool chat, uint64_t *ret)
 		return false;
 	if (!chat && m == NULL)
 		most = COMPLETIONS_MAX_TOKENS;
-	else if (!chat && m->type == ST_NULL)
-		/* vLLM from 0.29 takes 16, earlier versions the rest of the context */
+	else if (!chat && (m->type == ST_NULL || most == 0))
+		/* null: vLLM from 0.29 takes 16, earlier versions the rest of the context; 0: no token is to be made */
 		return false;
 	*ret = chat_most > 0 ? chat_most : most;
 	return true;

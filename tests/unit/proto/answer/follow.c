@@ -426,6 +426,8 @@ Test(follow, refuses_prompts_it_cannot_lengthen)
 	}
 	scan(&doc, "{\"prompt\":\"a\",\"max_tokens\":null}");
 	cr_assert_str_eq(follow_refuses(&doc, false), "limit");
+	scan(&doc, "{\"prompt\":\"a\",\"max_tokens\":0}");
+	cr_assert_str_eq(follow_refuses(&doc, false), "limit");
 }
 
 Test(follow, gives_up_once_more_than_text_has_come)
