@@ -371,6 +371,20 @@ def test_refusal_whose_body_comes_with_the_reset(world, role):
     assert (a.status, a.body) == (413, b"{}")
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_refusal_without_a_length_that_ends_with_the_reset(world, role):
+    """The end of the connection would be the end of the 413; the unread request makes it a reset."""
+    r, (p,), (d,) = world.scripts(workers=1)
+    e = p if role == "prefill" else d
+    e.deaf = True
+    c = r.client().request("POST", URL, {"model": MODEL, "prompt": "x" * (12 << 20)})
+    if role == "decode":
+        p.expect(timeout=20).prefilled()
+    e.expect(timeout=20).write(b"HTTP/1.1 413 No\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{}").close()
+    a = c.read()
+    assert (a.status, a.body) == (413, b"{}") and r.metric("endpoint_failures_total", engine=e.url, cause="reset") == 0
+
+
 def drain(c):
     """Reads what comes until nothing does any more."""
     try:

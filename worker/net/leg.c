@@ -469,26 +469,6 @@ lost(struct leg *leg)
 		leg_fail(leg, why);
 }
 
-/*
- * An engine may refuse (413, 400) and close before it has read the whole request.  The
- * router's write then fails, but the answer, or the rest of it, is in the receive queue.
- */
-static void
-lost_sending(struct leg *leg)
-{
-	char buf[16 << 10]; /* not the worker's buffer: the caller may be reading from that */
-	struct upconn *uc = leg->uc; /* the handlers may end the leg, or send it again */
-	ssize_t n;
-
-	assert(uc != NULL);
-	while (leg->uc == uc && (n = sock_read(&uc->sock, buf, sizeof(buf))) > 0) {
-		advance(leg, LEG_ANSWERING);
-		feed(leg, buf, (size_t)n);
-	}
-	if (leg->uc == uc)
-		lost(leg);
-}
-
 /* The answer is complete: the connection is given back before the event is raised, so that a
  * request that starts at once can use it. */
 static void
@@ -503,6 +483,47 @@ answered(struct leg *leg, bool reusable)
 		connpool_drop(w->connpool, &leg->uc);
 	over(leg);
 	leg->ops->event(leg, LEG_EV_ANSWER);
+}
+
+/*
+ * An engine may refuse (413, 400) and close before it has read the whole request.  The
+ * router's write then fails, but the answer, or the rest of it, is in the receive queue.
+ */
+static void
+read_rest(struct leg *leg)
+{
+	char buf[16 << 10]; /* not the worker's buffer: the caller may be reading from that */
+	struct upconn *uc = leg->uc; /* the handlers may end the leg, or send it again */
+	ssize_t n;
+
+	assert(uc != NULL);
+	while (leg->uc == uc && (n = sock_read(&uc->sock, buf, sizeof(buf))) > 0) {
+		advance(leg, LEG_ANSWERING);
+		feed(leg, buf, (size_t)n);
+	}
+}
+
+/* An error without declared length: its end would have been the end of the connection, and the unread request has made
+ * that a reset. */
+static bool
+is_whole_refusal(const struct leg *leg)
+{
+	return leg->state == LEG_BODY && leg->body.framing == HTTP_BODY_UNTIL_CLOSE &&
+	       leg->status >= 400;
+}
+
+static void
+lost_sending(struct leg *leg)
+{
+	const struct upconn *uc = leg->uc;
+
+	read_rest(leg);
+	if (leg->uc != uc)
+		return;
+	if (!is_whole_refusal(leg))
+		lost(leg);
+	else if (hand_on(leg, NULL, 0, true))
+		answered(leg, false);
 }
 
 static void
