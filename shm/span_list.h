@@ -37,7 +37,8 @@
 	X(KEY, "pdrouter.key", TEXT)                                                                    \
 	X(DIRECT, "pdrouter.direct", TEXT)                                                              \
 	X(TRIES, "pdrouter.tries", NUMBER)                                                              \
-	X(RESCUED, "pdrouter.rescued", TEXT)
+	X(RESCUED, "pdrouter.rescued", TEXT)                                                            \
+	X(STATE, "tracestate", TEXT) /* a field of the span, no attribute */
 /* clang-format on */
 
 #define SPAN_NAME_ENUM(id, name, kind) SPAN_##id,

@@ -153,7 +153,7 @@ batch_free(struct batch **b)
 
 /* The texts that stand elsewhere in the span too. */
 struct texts {
-	struct span_value method, path, error, detail;
+	struct span_value method, path, error, detail, state;
 };
 
 static void
@@ -162,7 +162,8 @@ note_text(struct texts *t, const struct span_value *v)
 	struct span_value *const of[SA_N] = {[SA_METHOD] = &t->method,
 		[SA_PATH] = &t->path,
 		[SA_ERROR] = &t->error,
-		[SA_DETAIL] = &t->detail};
+		[SA_DETAIL] = &t->detail,
+		[SA_STATE] = &t->state};
 
 	if (of[v->key] != NULL)
 		*of[v->key] = *v;
@@ -175,11 +176,13 @@ new_attrs(const struct span_record *s, struct texts *ret)
 	struct span_value v;
 
 	for (size_t at = 0; span_next_value(s, &at, &v);) {
+		note_text(ret, &v);
+		if (v.key == SA_STATE)
+			continue;
 		if (v.text != NULL)
 			put_attr(list, attrs[v.key], "stringValue", new_text(v.text, v.n));
 		else
 			put_attr(list, attrs[v.key], "intValue", new_number(v.number));
-		note_text(ret, &v);
 	}
 	return list;
 }
@@ -233,6 +236,8 @@ batch_add(struct batch *b, const struct span_record *s, uint64_t wall_ns)
 	list = new_attrs(s, &texts);
 	put(span, "traceId", json_object_new_string_len(h->trace, SPAN_TRACE));
 	put(span, "spanId", new_id(h->id));
+	if (texts.state.text != NULL)
+		put(span, "traceState", new_text(texts.state.text, texts.state.n));
 	if (h->parent != 0)
 		put(span, "parentSpanId", new_id(h->parent));
 	put(span, "flags", json_object_new_int(h->flags | (remote ? FLAG_REMOTE : 0)));

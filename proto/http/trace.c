@@ -64,6 +64,82 @@ trace_read(const char *p, size_t n, struct trace *ret)
 	return true;
 }
 
+/* --- tracestate --------------------------------------------------------------------------------- */
+
+#define PART_MAX 256 /* bytes of a key, or of a value */
+#define MEMBERS_MAX 32
+
+static bool
+is_key(struct span s)
+{
+	for (size_t i = 0; i < s.n; i++) {
+		const char c = s.p[i];
+		const bool plain = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+
+		if (!plain && (i == 0 || c == '\0' || strchr("_-*/@", c) == NULL))
+			return false;
+	}
+	return s.n > 0 && s.n <= PART_MAX;
+}
+
+static bool
+is_value(struct span s)
+{
+	for (size_t i = 0; i < s.n; i++)
+		if (s.p[i] < ' ' || s.p[i] > '~' || s.p[i] == '=')
+			return false;
+	return s.n > 0 && s.n <= PART_MAX;
+}
+
+static bool
+is_member(struct span s)
+{
+	const char *equals = memchr(s.p, '=', s.n);
+	const size_t n = equals != NULL ? (size_t)(equals - s.p) : 0;
+
+	return equals != NULL && is_key((struct span){s.p, n}) &&
+	       is_value((struct span){equals + 1, s.n - n - 1});
+}
+
+/* Returns true if one more member of n bytes, with its comma, can be kept. */
+static bool
+has_room(const char *state, size_t n)
+{
+	unsigned members = 1;
+
+	if (state[0] == '\0')
+		return n <= TRACE_STATE;
+	for (const char *p = state; *p != '\0'; p++)
+		members += *p == ',';
+	return strlen(state) + 1 + n <= TRACE_STATE && members < MEMBERS_MAX;
+}
+
+bool
+trace_add_state(struct trace *t, struct span line)
+{
+	struct span member;
+
+	while (http_list_next(&line, &member)) {
+		size_t at = strlen(t->state);
+
+		if (member.n == 0)
+			continue;
+		if (!is_member(member)) {
+			t->state[0] = '\0';
+			return false;
+		}
+		if (!has_room(t->state, member.n))
+			continue;
+		if (at > 0)
+			t->state[at++] = ',';
+		memcpy(t->state + at, member.p, member.n);
+		t->state[at + member.n] = '\0';
+	}
+	return true;
+}
+
+/* --- writing ------------------------------------------------------------------------------------ */
+
 static void
 put_hex(char *to, uint64_t v, int digits)
 {

@@ -42,6 +42,7 @@ class Span:
         assert len({a.key for a in span.attributes}) == len(span.attributes)
         assert span.name and span.kind in (1, 2, 3) and 0 < span.start_time_unix_nano <= span.end_time_unix_nano
         self.trace, self.id, self.parent = span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()
+        self.state = span.trace_state
         self.name, self.kind, self.flags, self.status = span.name, span.kind, span.flags, span.status
         self.start, self.end = span.start_time_unix_nano, span.end_time_unix_nano
         self.attrs, self.resource = values(span.attributes), resource

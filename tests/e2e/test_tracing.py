@@ -185,6 +185,15 @@ def test_a_leg_that_only_frees_kv(world, collector):
     assert release.start >= root.end > prefill.start and prefill["error.type"] is None
 
 
+def test_spans_have_the_clients_tracestate(desk):
+    def states(*headers):
+        trace = f"{next(NUMBERS):032x}"
+        desk.r.complete(headers=[("traceparent", f"00-{trace}-{CLIENT}-01"), *(("tracestate", h) for h in headers)])
+        return {s.state for spans in desk.c.of(trace, 3).values() for s in spans}
+    assert states("a=1, t@v=2", "c=" + "x" * 250) == {"a=1,t@v=2"}, "what does not fit is left out whole"
+    assert states("a=1", "no member") == states() == {""}
+
+
 @pytest.mark.parametrize("answer", [(503, {"Retry-After": 1}, b"later"), b"nonsense\r\n\r\n", b""], ids=["503", "garbage", "closed"])
 def test_a_batch_is_sent_again(desk, answer):
     had, posts, tries = desk.counts(), desk.c.posts, desk.r.metric("collector_failures_total")

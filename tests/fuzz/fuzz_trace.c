@@ -1,7 +1,8 @@
 /*
- * proto/http/trace: the input is the value of a traceparent.
+ * proto/http/trace: the input is the value of a traceparent, and of a tracestate.
  *
- * Held against it: what is read can be written, and read again, alike; nothing beyond the input is read.
+ * Held against it: what is read can be written, and read again, alike; nothing beyond the input is read.  A tracestate that
+ * is kept is one, and is kept whole when it comes again.
  */
 #include "proto/http/trace.h"
 
@@ -9,6 +10,17 @@
 #include <string.h>
 
 #include "tests/fuzz/check.h"
+
+static void
+state(const char *all, size_t size)
+{
+	struct trace t = {.flags = 0}, back = {.flags = 0};
+	const bool ok = trace_add_state(&t, (struct span){all, size});
+
+	CHECK(strlen(t.state) <= TRACE_STATE && (ok || t.state[0] == '\0'));
+	CHECK(trace_add_state(&back, (struct span){t.state, strlen(t.state)}));
+	CHECK(strcmp(t.state, back.state) == 0);
+}
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -23,6 +35,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(strcmp(t.id, back.id) == 0 && t.flags == back.flags);
 	CHECK(back.parent == (!ok ? 0 : size > 0 ? size : 1));
 	CHECK(!ok || size == TRACE_PARENT || all[TRACE_PARENT] == '-');
+	state(all, size);
 	free(all);
 	return 0;
 }

@@ -59,6 +59,7 @@ leg_span_child(const struct trace *trace, enum span_name name, struct span_recor
 	ret->head.flags = trace->flags;
 	ret->head.parent = trace->span;
 	ret->head.id = rnd_u64() | 1; /* not 0 */
+	span_text(ret, SA_STATE, trace->state);
 }
 
 /* `why`: NULL if the leg has not failed. */

@@ -77,6 +77,16 @@ is_key(struct span name)
 	return span_is(name, "authorization") || span_is(name, "x-api-key");
 }
 
+/* Several lines are one list. */
+static void
+take_state(struct trace *t, const struct http_head *h)
+{
+	for (size_t i = 0; i < h->nheaders; i++)
+		if (span_is(h->headers[i].name, "tracestate") &&
+			!trace_add_state(t, h->headers[i].value))
+			return;
+}
+
 /* A trace that cannot be read ends here, with its tracestate, as the standard says. */
 static void
 take_trace(struct req *req, const struct http_head *h)
@@ -91,8 +101,11 @@ take_trace(struct req *req, const struct http_head *h)
 			return;
 		trace_make(t, rnd_u64(), rnd_u64());
 	}
-	if (req->w->conf->trace_otlp != NULL && (t->flags & TRACE_SAMPLED) != 0)
-		t->span = rnd_u64() | 1; /* not 0 */
+	if (req->w->conf->trace_otlp == NULL || (t->flags & TRACE_SAMPLED) == 0)
+		return;
+	t->span = rnd_u64() | 1; /* not 0 */
+	if (req->traced)
+		take_state(t, h);
 }
 
 /* Returns true if engines get the line.  A tracestate belongs to the client's traceparent. */

@@ -110,5 +110,6 @@ req_span_end(
 	span_text(&r, SA_POOL, facts->pool.name);
 	span_text(&r, SA_KEY, req->key != NULL ? req->key->name : NULL);
 	span_text(&r, SA_DIRECT, req->job.direct);
+	span_text(&r, SA_STATE, facts->trace.state);
 	span_put(req->w->seg, req->w->slot, &r);
 }

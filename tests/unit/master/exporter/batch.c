@@ -102,6 +102,19 @@ Test(batch, a_leg_that_failed)
 	says("\"status\":{\"code\":2,\"message\":\"it was late\"}");
 }
 
+Test(batch, a_tracestate_is_a_field)
+{
+	struct span_record s;
+
+	span_init(&s, SPAN_DECODE, TRACE);
+	s.head.id = s.head.parent = 1;
+	span_text(&s, SA_STATE, "a=1,b=2");
+	span_text(&s, SA_POOL, "m");
+	batch_add(b, &s, 0);
+	says("\"spanId\":\"0000000000000001\",\"traceState\":\"a=1,b=2\",\"parentSpanId\"");
+	says("\"attributes\":[{\"key\":\"pdrouter.pool\",\"value\":{\"stringValue\":\"m\"}}]");
+}
+
 /* A model's name comes from a client. */
 Test(batch, texts_are_always_json)
 {
@@ -133,7 +146,7 @@ make_worst(struct span_record *s)
 					    SA_OUTPUT, SA_TRIES},
 				    others[] = {SA_URL, SA_ERROR, SA_OPERATION, SA_MODEL,
 					    SA_REQUEST_ID, SA_REASON, SA_POOL, SA_KEY, SA_DIRECT,
-					    SA_RESCUED};
+					    SA_RESCUED, SA_STATE};
 
 	span_init(s, SPAN_REQUEST, TRACE);
 	s->head.flags = UINT8_MAX;
@@ -143,8 +156,8 @@ make_worst(struct span_record *s)
 		add_worst(s, repeated[i], SPAN_TEXT_MAX);
 	for (size_t i = 0; i < 6; i++)
 		span_number(s, numbers[i], UINT64_MAX);
-	for (size_t i = 0; i < 10; i++)
-		add_worst(s, others[i], i < 6 ? 108 : 107);
+	for (size_t i = 0; i < 11; i++)
+		add_worst(s, others[i], i < 5 ? 98 : 97);
 	cr_assert_eq(s->head.bytes, SPAN_MAX);
 }
 

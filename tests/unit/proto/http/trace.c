@@ -2,6 +2,7 @@
 #include "proto/http/trace.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,4 +83,75 @@ Test(trace, made)
 	trace_make(&t, 0, 0);
 	trace_write(&t, 7, text);
 	cr_expect(reads(text, &back), "%s", text);
+}
+
+/* ---- tracestate */
+
+static const char *
+state_of(struct trace *t, const char *line)
+{
+	const size_t n = strlen(line);
+	char *copy = malloc(n > 0 ? n : 1);
+
+	cr_assert_not_null(copy);
+	memcpy(copy, line, n);
+	(void)trace_add_state(t, (struct span){copy, n});
+	free(copy);
+	return t->state;
+}
+
+Test(trace, states)
+{
+	static const struct {
+		const char *line, *state;
+	} rows[] = {
+		{"a=1", "a=1"},
+		{" a=1 ,\t, b= 2 x ,", "a=1,b= 2 x"},
+		{"congo=t61rcWkgMzE,0tenant@system-x/y_z*=!~",
+			"congo=t61rcWkgMzE,0tenant@system-x/y_z*=!~"},
+		{"", ""},
+		{",,", ""},
+		{"a=1,b", ""},
+		{"a=1,B=2", ""},
+		{"a=", ""},
+		{"=1", ""},
+		{"a=1=2", ""},
+		{"@a=1", ""},
+		{"a=\x01", ""},
+		{"a=\xc3\xa4", ""},
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct trace t = {.flags = 0};
+
+		cr_expect_str_eq(state_of(&t, rows[i].line), rows[i].state, "%s", rows[i].line);
+	}
+}
+
+Test(trace, lines_of_a_state_are_one_list)
+{
+	struct trace t = {.flags = 0};
+
+	(void)state_of(&t, "a=1,b=2");
+	cr_expect_str_eq(state_of(&t, "c=3"), "a=1,b=2,c=3");
+	cr_expect_str_empty(state_of(&t, "no member"));
+}
+
+Test(trace, a_member_that_does_not_fit_is_left_out_whole)
+{
+	char line[TRACE_STATE + 64], value[TRACE_STATE];
+	struct trace t = {.flags = 0};
+
+	memset(value, 'v', sizeof(value) - 1);
+	value[sizeof(value) - 1] = '\0';
+	(void)snprintf(line, sizeof(line), "a=1,b=%s,c=3", value);
+	cr_expect_str_eq(state_of(&t, line), "a=1,c=3");
+	t.state[0] = '\0';
+	for (unsigned i = 0; i < 40; i++)
+		(void)state_of(&t, "a=1");
+	cr_expect_eq(strlen(t.state), 32 * 4 - 1, "the standard has 32 members at most");
+	t.state[0] = '\0';
+	(void)snprintf(line, sizeof(line), "b=%.*s", TRACE_STATE - 2, value);
+	cr_expect_eq(strlen(state_of(&t, line)), TRACE_STATE);
+	cr_expect_eq(strlen(state_of(&t, "c=3")), TRACE_STATE);
 }
