@@ -1,6 +1,6 @@
 /*
- * Body framing.  No buffer is needed: framing goes through one handler per state and byte, payload
- * is handed out unseen.
+ * Body framing.  No buffer is needed: framing goes through one handler per state and byte, except where it is
+ * as usual and whole; payload is handed out unseen.
  */
 #include "proto/http/http.h"
 #include "proto/http/http_bytes.h"
@@ -195,13 +195,47 @@ take_payload(struct http_body *b, const char *p, size_t n)
 	return piece;
 }
 
+static bool
+is_crlf(const char *p, size_t n)
+{
+	return n >= 2 && p[0] == '\r' && p[1] == '\n';
+}
+
+#define SHORT_SIZE 8 /* digits */
+
+/*
+ * Takes the usual bytes between two payloads at once: the line end behind the first, and the whole size line
+ * before the second, without extension.  Returns how many these were; each byte that follows has its handler.
+ */
+static size_t
+take_framing(struct http_body *b, const char *in, size_t n)
+{
+	uint64_t size = 0;
+	size_t i, start = 0;
+
+	if (b->state == C_DATA_CR && is_crlf(in, n)) {
+		b->state = C_SIZE_FIRST;
+		start = 2;
+	}
+	if (b->state != C_SIZE_FIRST)
+		return start;
+	for (i = start; i < n && i - start < SHORT_SIZE && hex_digit[(unsigned char)in[i]] != 0; i++)
+		size = size << 4 | (hex_digit[(unsigned char)in[i]] - 1u);
+	if (size == 0 || !is_crlf(in + i, n - i))
+		return start;
+	b->left = size;
+	b->line_bytes = 0;
+	b->state = C_DATA;
+	return i + 2;
+}
+
 static ssize_t
 next_chunk(struct http_body *b, const char *in, size_t n, struct span *ret_data)
 {
 	size_t i;
 	int r;
 
-	for (i = 0; i < n && b->state != C_DATA && !b->done; i++) {
+	for (i = take_framing(b, in, n); i < n && b->state != C_DATA && !b->done; i++) {
 		r = chunk_states[b->state](b, in[i]);
 		if (r < 0) {
 			b->state = C_BROKEN;
