@@ -47,6 +47,11 @@ probe_add(struct sse *s, const char *p, size_t n)
 		      (s->probe_len < sizeof(s->probe) ? s->probe_len : sizeof(s->probe));
 	size_t take = n < room ? n : room;
 
+	if (s->probe_len == 0 && n > sizeof(s->probe)) { /* as nearly always: the size is known */
+		memcpy(s->probe, p, sizeof(s->probe));
+		s->probe_len = sizeof(s->probe) + 1;
+		return;
+	}
 	memcpy(s->probe + sizeof(s->probe) - room, p, take);
 	s->probe_len = (uint8_t)(n > room ? sizeof(s->probe) + 1 : s->probe_len + take);
 }
@@ -214,8 +219,8 @@ sse_feed(struct sse *s, const char *p, size_t n)
 				p++;
 			cr = find(p, end, '\r');
 		}
-		if (lf < p)
-			lf = find(p, end, '\n');
+		if (lf < p) /* most lines have a blank one behind them */
+			lf = p < end && *p == '\n' ? p : find(p, end, '\n');
 		if (blank)
 			ended = p;
 	}
