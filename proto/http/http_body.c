@@ -219,7 +219,8 @@ take_framing(struct http_body *b, const char *in, size_t n)
 	}
 	if (b->state != C_SIZE_FIRST)
 		return start;
-	for (i = start; i < n && i - start < SHORT_SIZE && hex_digit[(unsigned char)in[i]] != 0; i++)
+	for (i = start; i < n && i - start < SHORT_SIZE && hex_digit[(unsigned char)in[i]] != 0;
+		i++)
 		size = size << 4 | (hex_digit[(unsigned char)in[i]] - 1u);
 	if (size == 0 || !is_crlf(in + i, n - i))
 		return start;

@@ -77,29 +77,33 @@ json_is_plain(uint8_t b)
 	return b >= ' ' && b < 0x80 && b != '"' && b != '\\';
 }
 
-/* From p on, the end of the blocks that are plain, two at a time. */
+/* As json_skip_plain(), where a whole block is plain, or there is none. */
 static inline const uint8_t *
 json_skip_blocks(const uint8_t *p, const uint8_t *end)
 {
-	while (end - p >= 2 * JSON_BLOCK && (json_peculiar(p) | json_peculiar(p + JSON_BLOCK)) == 0)
-		p += 2 * JSON_BLOCK;
-	return p;
-}
-
-/* The first byte from p on that is not plain, or end.  Here since it is most of the scan's time.  Most strings
- * end in their first block. */
-static inline const uint8_t *
-json_skip_plain(const uint8_t *p, const uint8_t *end)
-{
 	uint64_t found = 0;
 
-	if (end - p >= JSON_BLOCK && (found = json_peculiar(p)) == 0)
-		for (p = json_skip_blocks(p + JSON_BLOCK, end);
-			end - p >= JSON_BLOCK && (found = json_peculiar(p)) == 0;)
-			p += JSON_BLOCK;
+	while (end - p >= 2 * JSON_BLOCK && (json_peculiar(p) | json_peculiar(p + JSON_BLOCK)) == 0)
+		p += 2 * JSON_BLOCK;
+	while (end - p >= JSON_BLOCK && (found = json_peculiar(p)) == 0)
+		p += JSON_BLOCK;
 	if (found != 0)
 		return p + (unsigned)__builtin_ctzll(found) / JSON_BITS;
 	while (p < end && json_is_plain(*p))
 		p++;
 	return p;
+}
+
+/* The first byte from p on that is not plain, or end.  Here since it is most of the scan's time.  Most strings
+ * end in their first block, and cost no call. */
+static inline const uint8_t *
+json_skip_plain(const uint8_t *p, const uint8_t *end)
+{
+	uint64_t found;
+
+	if (end - p < JSON_BLOCK)
+		return json_skip_blocks(p, end);
+	found = json_peculiar(p);
+	return found != 0 ? p + (unsigned)__builtin_ctzll(found) / JSON_BITS
+			  : json_skip_blocks(p + JSON_BLOCK, end);
 }
