@@ -28,7 +28,8 @@ HEADS = [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
          b"POST /v1/completions?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nConnection: close\r\n\r\n",
          b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n",
          b"OPTIONS * HTTP/1.0\r\nX-A:\t b \r\n\r\n"]
-TEXTS = [b'{"model":"m","prompt":[1,-2.5e3,true,null],"a":{"b":"\\u00e9\\ud83d\\ude00"}}', b' { "x" : [ ] } ', b'{"a":"\xc3\xa9"}']
+TEXTS = [b'{"model":"m","prompt":[1,-2.5e3,true,null],"a":{"b":"\\u00e9\\ud83d\\ude00"}}', b' { "x" : [ ] } ', b'{"a":"\xc3\xa9"}',
+         b'{"ids":[' + b",".join(b"%d" % (i * 37 % 1013) for i in range(30)) + b", 0, " + b", ".join(b"%d" % i for i in range(30)) + b"]}"]
 NOTICES = [msgspec.msgpack.encode({"type": "ProxyNotif", "req_id": "a-1"}), msgspec.msgpack.encode({"req_id": "b", "n": [1, -5, 2.5, None, b"x"]})]
 PIECES = {"Q": [b"\r\n", b"\n", b" ", b"\t", b":", b",", b"\0", b"chunked", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n",
                 b"Transfer-Encoding: identity, chunked\r\n", b"HTTP/1.0", b"http://b/c", b"Host: b\r\n", b"+3", b"0x3", b"\x80", b";"],
