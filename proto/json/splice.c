@@ -1,7 +1,7 @@
 /*
  * The scan is a loop over items (one member or element each) with one byte of state per nesting
  * level, so depth costs no stack.  Strings are where the bytes are (prompts, base64 images): they
- * are passed eight bytes at a time.
+ * are passed many bytes at a time.
  *
  * What a value *means* is its role: the table `roles` says how a role leads from the body down to
  * the strings that count as prompt.
