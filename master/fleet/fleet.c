@@ -24,6 +24,7 @@
 #include "master/probe/probe.h"
 #include "master/probe/resolve.h"
 #include "master/probe/scrape.h"
+#include "master/probe/turns.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/core/rcu.h"
@@ -121,10 +122,10 @@ fleet_new(struct event_base *base, struct seg *seg)
 	TAILQ_INIT(&f->live);
 	TAILQ_INIT(&f->draining);
 	f->writer = rcu_writer_new(seg);
-	f->prober = (struct prober){.base = base,
-		.seg = seg,
+	f->prober = (struct prober){.seg = seg,
 		.slab = f->slab,
 		.env = probe_env_new(base, HELD_MAX),
+		.turns = turns_new(base),
 		.resolver = resolver_new(base),
 		.ops = &on_probe};
 	f->discover = discover_new();
@@ -173,6 +174,7 @@ fleet_free(struct fleet **pf)
 	discover_free(&f->discover);
 	resolver_free(&f->prober.resolver);
 	probe_env_free(&f->prober.env);
+	turns_free(&f->prober.turns);
 	slots_free(&f->slots);
 	rcu_writer_free(&f->writer);
 	free(f->pool_ids);

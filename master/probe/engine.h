@@ -17,13 +17,13 @@
 #include "shm/table.h"
 
 struct engine;
-struct event_base;
 struct health;
 struct metrics_slab;
 struct probe_env;
 struct resolver;
 struct scrape;
 struct seg;
+struct turns;
 
 #define ENGINE_NO_SLOT UINT32_MAX
 
@@ -50,10 +50,10 @@ struct probe_ops {
 
 /* What all probes share.  W: the room above; shortage_ms: engine.c. */
 struct prober {
-	struct event_base *base;
 	struct seg *seg;
 	struct metrics_slab *slab; /* the master's */
 	struct probe_env *env;
+	struct turns *turns;
 	struct resolver *resolver;
 	const struct conf *conf; /* in force; NULL before the first one */
 	const struct probe_ops *ops;

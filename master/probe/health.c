@@ -1,7 +1,6 @@
 #include "master/probe/health.h"
 
 #include <errno.h>
-#include <event2/event.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "master/probe/scrape.h"
 #include "master/probe/probe.h"
 #include "master/probe/resolve.h"
+#include "master/probe/turns.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
@@ -67,7 +67,7 @@ struct health {
 	struct engine *engine;
 	struct probe *probe;
 	struct learn *learn;
-	struct event *turn, *renew;
+	struct turn turn, renew;
 	struct lookup *lookup;
 	enum step step;
 	enum standing standing;
@@ -112,14 +112,6 @@ is_new(const struct health *h)
 	return h->standing == STARTING || h->standing == RESTARTING;
 }
 
-static void
-add_timer(struct event *ev, uint64_t ms)
-{
-	struct timeval tv = clock_tv(ms);
-
-	(void)event_add(ev, &tv);
-}
-
 /* --- between rounds ---------------------------------------------------------------------- */
 
 static uint64_t
@@ -157,7 +149,7 @@ rest(struct health *h)
 {
 	h->step = REST;
 	h->interval_ms = conf_of(h)->health_interval_ms;
-	add_timer(h->turn, wait_ms(h));
+	turn_after(&h->turn, wait_ms(h));
 }
 
 /* Starts a round now, unless one is running. */
@@ -165,7 +157,7 @@ static void
 round_now(struct health *h)
 {
 	if (h->step == REST)
-		add_timer(h->turn, 0);
+		turn_after(&h->turn, 0);
 }
 
 /* --- outcomes ---------------------------------------------------------------------------- */
@@ -378,7 +370,7 @@ on_addresses(const struct ep_addr *addrs, size_t n, const char *error, void *arg
 	struct health *h = arg;
 	bool still = false;
 
-	add_timer(h->renew, engine_wait_ms(h->engine, clock_ms(), RENEW_MS));
+	turn_after(&h->renew, engine_wait_ms(h->engine, clock_ms(), RENEW_MS));
 	if (n == 0 && h->naddrs == 0)
 		reason_set(h, "cannot resolve %s: %s", h->engine->at.host, error);
 	if (n > 0) { /* else the old ones stay: the name server may be failing */
@@ -410,22 +402,18 @@ look_up(struct health *h)
 }
 
 static void
-on_renew(evutil_socket_t fd, short what, void *arg)
+on_renew(void *arg)
 {
-	(void)fd;
-	(void)what;
 	look_up(arg);
 }
 
 /* --- a round ----------------------------------------------------------------------------- */
 
 static void
-on_turn(evutil_socket_t fd, short what, void *arg)
+on_turn(void *arg)
 {
 	struct health *h = arg;
 
-	(void)fd;
-	(void)what;
 	h->round_ms = clock_ms();
 	if (h->doubted)
 		h->doubted_ms = h->round_ms;
@@ -466,7 +454,7 @@ static void
 send_probe(struct health *h)
 {
 	struct engine *e = h->engine;
-	const uint64_t left = time_left(h);
+	const uint64_t whole = conf_of(h)->health_timeout_ms, left = time_left(h);
 	const bool fresh = !kept_will_do(h);
 
 	h->step = PATH;
@@ -481,7 +469,8 @@ send_probe(struct health *h)
 				    .host = e->at.host,
 				    .memory = &e->memory,
 				    .api_key = engine_key(e),
-				    .timeout_ms = left > 0 ? left : conf_of(h)->health_timeout_ms,
+				    .timeout_ms = whole,
+				    .spent_ms = left > 0 ? whole - left : 0,
 				    .max_body = HEALTH_BODY_MAX,
 				    /* of an engine that may go at once nothing is left to close */
 				    .keep = h->standing == UP,
@@ -560,8 +549,8 @@ health_start(struct engine *e)
 	h->began_ms = clock_ms();
 	h->probe = probe_new(p->env, on_answer, h);
 	h->learn = learn_new(e, on_learned, h);
-	h->turn = event_new(p->base, -1, 0, on_turn, h);
-	h->renew = event_new(p->base, -1, 0, on_renew, h);
+	turn_init(&h->turn, p->turns, on_turn, h);
+	turn_init(&h->renew, p->turns, on_renew, h);
 	h->literal = resolve_literal(e->at.host, e->at.port, &h->addrs[0]);
 	if (h->literal) {
 		h->naddrs = 1;
@@ -570,7 +559,7 @@ health_start(struct engine *e)
 	h->interval_ms = interval;
 	/* 1 ms apart: the first rounds of a fleet at start do not all fall into one turn of the
 	 * loop */
-	add_timer(h->turn, e->number % (interval < EAGER_MS ? interval + 1 : EAGER_MS));
+	turn_after(&h->turn, e->number % (interval < EAGER_MS ? interval + 1 : EAGER_MS));
 }
 
 void
@@ -583,8 +572,8 @@ health_stop(struct engine *e)
 	resolve_cancel(&h->lookup);
 	probe_free(&h->probe);
 	learn_free(&h->learn);
-	event_free(h->turn);
-	event_free(h->renew);
+	turn_cancel(&h->turn);
+	turn_cancel(&h->renew);
 	free(h);
 	e->health = NULL;
 	e->look_again = NULL;
@@ -613,7 +602,7 @@ health_doubt(struct engine *e)
 		return;
 	h->doubted = true;
 	if (h->step == REST)
-		add_timer(h->turn, least(wait_ms(h), doubt_wait_ms(h, clock_ms())));
+		turn_after(&h->turn, least(wait_ms(h), doubt_wait_ms(h, clock_ms())));
 }
 
 bool

@@ -1,12 +1,12 @@
 #include "master/probe/learn.h"
 
-#include <event2/event.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/probe/engine.h"
 #include "master/probe/probe.h"
+#include "master/probe/turns.h"
 #include "proto/json/json_small.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -62,7 +62,7 @@ struct learn {
 	learn_fn *fn;
 	void *arg;
 	struct probe *probe;
-	struct event *turn;
+	struct turn turn;
 	enum query at;
 	struct ep_addr addr;
 	uint32_t rounds; /* ended */
@@ -105,9 +105,7 @@ send_query(struct learn *l, enum query q)
 static void
 turn_within(struct learn *l, uint64_t ms)
 {
-	struct timeval tv = clock_tv(engine_wait_ms(l->engine, clock_ms(), ms));
-
-	(void)event_add(l->turn, &tv);
+	turn_after(&l->turn, engine_wait_ms(l->engine, clock_ms(), ms));
 }
 
 static void
@@ -554,7 +552,7 @@ on_answer(const struct probe_answer *a, void *arg)
 static void
 begin(struct learn *l, const struct ep_addr *addr)
 {
-	(void)event_del(l->turn);
+	turn_cancel(&l->turn);
 	probe_cancel(l->probe);
 	l->addr = *addr;
 	l->next = l->complete ? l->engine->runtime : (struct runtime){0};
@@ -562,12 +560,10 @@ begin(struct learn *l, const struct ep_addr *addr)
 }
 
 static void
-on_turn(evutil_socket_t fd, short what, void *arg)
+on_turn(void *arg)
 {
 	struct learn *l = arg;
 
-	(void)fd;
-	(void)what;
 	begin(l, &l->engine->addr);
 }
 
@@ -587,7 +583,7 @@ learn_up(struct learn *l)
 		return;
 	if (learn_gated(l)) /* a reload has changed its pool */
 		begin(l, &l->engine->addr);
-	else if (!event_pending(l->turn, EV_TIMEOUT, NULL))
+	else if (!turn_is_set(&l->turn))
 		turn_within(l, often < FIRST_MS ? often : FIRST_MS);
 }
 
@@ -601,7 +597,7 @@ learn_now(struct learn *l)
 void
 learn_again(struct learn *l)
 {
-	(void)event_del(l->turn);
+	turn_cancel(&l->turn);
 	probe_cancel(l->probe);
 	l->at = REST;
 	l->waited = l->models_asked = l->models_known = l->info_answered = l->complete = false;
@@ -635,7 +631,7 @@ learn_new(struct engine *e, learn_fn *fn, void *arg)
 	l->arg = arg;
 	l->at = REST;
 	l->probe = probe_new(e->prober->env, on_answer, l);
-	l->turn = event_new(e->prober->base, -1, 0, on_turn, l);
+	turn_init(&l->turn, e->prober->turns, on_turn, l);
 	return l;
 }
 
@@ -647,7 +643,7 @@ learn_free(struct learn **pl)
 	if (l == NULL)
 		return;
 	probe_free(&l->probe);
-	event_free(l->turn);
+	turn_cancel(&l->turn);
 	free(l);
 	*pl = NULL;
 }

@@ -52,8 +52,20 @@ struct bytes {
 	size_t n, room;
 };
 
+/*
+ * Clocks of one duration end in the order in which they began: the loop has a queue for them.  In its heap
+ * the clocks of a turn's probes would move all others.
+ */
+#define USUAL_MAX 8 /* timeouts; few are configured in the life of a master */
+struct usual {
+	uint64_t ms;
+	const struct timeval *tv; /* names the queue */
+};
+
 struct probe_env {
 	struct event_base *base;
+	struct usual usual[USUAL_MAX];
+	size_t nusual;
 	int *closing; /* sockets whose probes are gone */
 	size_t nclosing, closing_room;
 	struct event *closer;
@@ -351,10 +363,36 @@ send_request(struct probe *p)
 	return 0;
 }
 
+/* NULL: there is no queue for this timeout. */
+static const struct timeval *
+usual_clock(struct probe_env *env, uint64_t ms)
+{
+	const struct timeval tv = clock_tv(ms);
+
+	for (size_t i = 0; i < env->nusual; i++)
+		if (env->usual[i].ms == ms)
+			return env->usual[i].tv;
+	if (env->nusual == USUAL_MAX)
+		return NULL;
+	env->usual[env->nusual] =
+		(struct usual){ms, event_base_init_common_timeout(env->base, &tv)};
+	return env->usual[env->nusual++].tv;
+}
+
+static void
+start_clock(struct probe *p, const struct probe_request *rq)
+{
+	const struct timeval left = clock_tv(rq->timeout_ms - rq->spent_ms);
+	const struct timeval *usual =
+		rq->spent_ms == 0 ? usual_clock(p->env, rq->timeout_ms) : NULL;
+
+	(void)event_add(p->clock, usual != NULL ? usual : &left);
+}
+
 void
 probe_get(struct probe *p, const struct probe_request *rq)
 {
-	struct timeval tv = clock_tv(rq->timeout_ms);
+	static const struct timeval now = {0};
 
 	assert(p->state == IDLE);
 	p->request =
@@ -386,10 +424,11 @@ probe_get(struct probe *p, const struct probe_request *rq)
 		p->early_errno = rq->https && rq->tls == NULL ? ENOKEY : dial(p);
 		if (p->early_errno != 0) { /* fn is never called from in here */
 			p->state = FAILED;
-			tv = (struct timeval){0};
+			(void)event_add(p->clock, &now);
+			return;
 		}
 	}
-	(void)event_add(p->clock, &tv);
+	start_clock(p, rq);
 }
 
 /* Broken before an answer: a stale kept connection is replaced once; else it is the peer's fault. */

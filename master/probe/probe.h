@@ -42,9 +42,11 @@ struct probe_request {
 	const struct ep_addr *addr;
 	const char *authority; /* Host header */
 	const char *prefix, *path;
-	uint64_t timeout_ms; /* from now to the answer's last byte */
-	size_t max_body;     /* more is -EMSGSIZE */
-	bool https; /* the connection must be TLS: without `tls` the GET fails with ENOKEY */
+	uint64_t timeout_ms; /* to the answer's last byte */
+	uint64_t
+		spent_ms; /* of timeout_ms, before this GET; 0: it is all left, which costs least */
+	size_t max_body;  /* more is -EMSGSIZE */
+	bool https;       /* the connection must be TLS: without `tls` the GET fails with ENOKEY */
 	struct tls_client *tls; /* the connection is TLS; NULL: plain */
 	const char *host;       /* with tls: that the engine must be; lives as long as the probe */
 	struct tls_memory *memory; /* with tls: lives as long as the probe */

@@ -1,12 +1,12 @@
 #include "master/probe/scrape.h"
 
-#include <event2/event.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "master/probe/belief.h"
 #include "master/probe/engine.h"
 #include "master/probe/probe.h"
+#include "master/probe/turns.h"
 #include "proto/wire/prom.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -23,7 +23,7 @@
 struct scrape {
 	struct engine *engine;
 	struct probe *probe;
-	struct event *turn;
+	struct turn turn;
 	struct prom_page *page; /* NULL: nothing of it has come */
 	/* of other engines; own copies: a reload may come while a page is read */
 	char running[128], waiting[128];
@@ -39,12 +39,10 @@ struct scrape {
 };
 
 static void
-turn_after(struct scrape *s, uint64_t ms)
+rest_for(struct scrape *s, uint64_t ms)
 {
-	struct timeval tv = clock_tv(ms);
-
 	s->interval_ms = s->engine->prober->conf->stats_interval_ms;
-	(void)event_add(s->turn, &tv);
+	turn_after(&s->turn, ms);
 }
 
 static void
@@ -52,7 +50,7 @@ rest(struct scrape *s)
 {
 	uint64_t interval = s->absent ? ABSENT_MS : s->engine->prober->conf->stats_interval_ms;
 
-	turn_after(s, engine_wait_ms(s->engine, clock_ms(), interval));
+	rest_for(s, engine_wait_ms(s->engine, clock_ms(), interval));
 }
 
 static void
@@ -85,13 +83,11 @@ copy_name(char name[128], const char *configured)
 }
 
 static void
-on_turn(evutil_socket_t fd, short what, void *arg)
+on_turn(void *arg)
 {
 	struct scrape *s = arg;
 	struct engine *e = s->engine;
 
-	(void)fd;
-	(void)what;
 	copy_name(s->running, e->pool->metric_running);
 	copy_name(s->waiting, e->pool->metric_waiting);
 	s->turnover = ep_turnover(e->prober->seg, e->slot);
@@ -257,9 +253,9 @@ scrape_start(struct engine *e)
 	scrape_stop(e);
 	s->engine = e;
 	s->probe = probe_new(e->prober->env, on_answer, s);
-	s->turn = event_new(e->prober->base, -1, 0, on_turn, s);
+	turn_init(&s->turn, e->prober->turns, on_turn, s);
 	e->scrape = s;
-	turn_after(s, e->number % FIRST_MS);
+	rest_for(s, e->number % FIRST_MS);
 }
 
 void
@@ -270,7 +266,7 @@ scrape_stop(struct engine *e)
 	if (s == NULL)
 		return;
 	probe_free(&s->probe);
-	event_free(s->turn);
+	turn_cancel(&s->turn);
 	free(s->page);
 	free(s);
 	e->scrape = NULL;
@@ -282,7 +278,7 @@ scrape_now(struct engine *e)
 	struct scrape *s = e->scrape;
 
 	if (s != NULL && !probe_busy(s->probe))
-		turn_after(s, 0);
+		rest_for(s, 0);
 }
 
 void
