@@ -395,7 +395,7 @@ have_reserve(struct master *m)
 }
 
 #define MEND_MS 100
-#define MEND_US 200 /* of each MEND_MS: a walk takes 1 ms at the default sizes */
+#define MEND_US 100 /* of each MEND_MS: a walk takes 1 ms at the default sizes */
 
 static void
 on_mend(evutil_socket_t fd, short what, void *arg)

@@ -31,10 +31,13 @@ unsigned check_segment(const struct seg *seg, uint64_t build, const struct rcu_w
 /* How far a walk that repairs has come. */
 struct check_cursor {
 	uint32_t part, unit;
-	uint32_t whole; /* so many walks do not leave out what is not in use: after findings */
+	/* so many walks do not leave out what is not in use, and follow each other at once: after findings */
+	uint32_t whole;
+	uint64_t began_ms; /* clock_ms() of this walk; 0: none has begun */
 };
 /*
- * Master: continues the walk for about `most_us`, and repairs what is wrong (shm/mend.h).  Words of a living worker
+ * Master: continues the walk for about `most_us`, and repairs what is wrong (shm/mend.h).  A walk begins once a
+ * second at most: until then nothing is done.  Words of a living worker
  * that this worker alone writes are left to it (shm/own.h).  Endpoints, clients and flags that are not in use are left
  * out, so that their pages stay untouched.  The unit that it has begun is finished: a slot, a worker, a pool.
  */

@@ -606,3 +606,46 @@ Test(shm_mend, a_waiter_of_no_worker_is_not_woken)
 	cr_assert_not(workers[beyond]);
 	cr_assert_gt(counters[SUSPECT_QUEUES], 0);
 }
+
+/* EP's words say something else than its rows. */
+static bool
+is_mended_by(struct check_cursor *at)
+{
+	const uint64_t right = shm_load(word_of(seg, EP, REQUESTS));
+	bool mended;
+
+	shm_store(word_of(seg, EP, REQUESTS), word_make(word_count(right) + 5, 0));
+	check_mend(seg, at, LONG_US);
+	mended = load_count(seg, EP) == word_count(right);
+	shm_store(word_of(seg, EP, REQUESTS), right);
+	return mended;
+}
+
+Test(shm_mend, a_walk_begins_once_a_second_and_at_once_after_findings)
+{
+	struct check_cursor at = {0};
+
+	cr_assert(is_mended_by(&at));
+	cr_assert_not(is_mended_by(&at));
+	at.whole = 2;
+	cr_assert(is_mended_by(&at));
+	cr_assert(is_mended_by(&at));
+	cr_assert_not(is_mended_by(&at));
+	at.began_ms -= 1000;
+	cr_assert(is_mended_by(&at));
+}
+
+Test(shm_mend, a_walk_of_small_steps_goes_through_all_of_it)
+{
+	struct check_cursor at = {0};
+	const uint64_t right = shm_load(word_of(seg, EP, REQUESTS));
+	int steps = 0;
+
+	shm_store(word_of(seg, EP, REQUESTS), word_make(word_count(right) + 5, 0));
+	do
+		check_mend(seg, &at, 0);
+	while (++steps < 10000 && (at.part != 0 || at.unit != 0));
+	cr_assert_gt(steps, 10);
+	cr_assert_lt(steps, 10000);
+	cr_assert_eq(load_count(seg, EP), word_count(right));
+}
