@@ -47,6 +47,7 @@ static const struct figure {
 static_assert(N_FIGURES == PROM_FIGURES, "struct prom_page has a cell of each");
 enum { NAMED_RUNNING = N_FIGURES, NAMED_WAITING, NO_FIGURE };
 
+#define BEGIN 8        /* bytes by which most lines are told from all figures: one word */
 #define MAX_RANK 65535 /* of the other kinds of rank: three of them share one word */
 #define COUNT_MAX 1e15 /* a larger value is no count; sums of counts stay exact */
 #define MAX_VALUE_LEN 63
@@ -227,20 +228,46 @@ note(struct prom_cell *cell, uint64_t rank, double value)
 	cell->n++;
 }
 
-/* A configured name may be one of the known ones: then the configured meaning applies. */
-static size_t
-find_figure(const struct prom_page *page, const struct line *name)
+/* Whether this is the line's whole name. */
+static bool
+begins_with(const struct line *l, const char *name, size_t len)
 {
-	size_t len = (size_t)(name->end - name->p);
+	struct line rest = *l;
 
-	if (page->names.running != NULL && is(name, page->names.running))
+	return len > 0 && (size_t)(l->end - l->p) >= len && memcmp(l->p, name, len) == 0 &&
+	       take_name(&rest).end == l->p + len;
+}
+
+static bool
+is_named(const struct line *l, const char *name)
+{
+	return name != NULL && begins_with(l, name, strlen(name));
+}
+
+/* Of the line's name.  A configured name may be one of the known ones: then the configured meaning applies. */
+static size_t
+find_figure(const struct prom_page *page, const struct line *l)
+{
+	if (is_named(l, page->names.running))
 		return NAMED_RUNNING;
-	if (page->names.waiting != NULL && is(name, page->names.waiting))
+	if (is_named(l, page->names.waiting))
 		return NAMED_WAITING;
+	if (l->end - l->p < BEGIN)
+		return NO_FIGURE;
 	for (size_t i = 0; i < N_FIGURES; i++)
-		if (figures[i].len == len && memcmp(figures[i].name, name->p, len) == 0)
+		if (memcmp(l->p, figures[i].name, BEGIN) == 0 &&
+			begins_with(l, figures[i].name, figures[i].len))
 			return i;
 	return NO_FIGURE;
+}
+
+/* The cells of a rank; most engines have one. */
+static struct prom_cell *
+cells_of(struct prom_page *page, size_t dp)
+{
+	for (; page->nranks <= dp; page->nranks++)
+		memset(page->cells[page->nranks], 0, sizeof(page->cells[0]));
+	return page->cells[dp];
 }
 
 static enum family
@@ -260,19 +287,18 @@ static bool
 read_line(struct prom_page *page, struct line l)
 {
 	struct labels labels = {0};
-	struct line name;
 	size_t i;
 	double v;
 
 	skip_blanks(&l);
 	if (l.p == l.end || *l.p == '#')
 		return true;
-	name = take_name(&l);
-	if (name.p == name.end)
+	if (!in_name(*l.p) || (*l.p >= '0' && *l.p <= '9'))
 		return false;
-	i = find_figure(page, &name);
+	i = find_figure(page, &l);
 	if (i == NO_FIGURE)
 		return true;
+	(void)take_name(&l);
 	skip_blanks(&l);
 	if (!read_labels(&l, &labels) || !read_value(&l, &v))
 		return false;
@@ -280,7 +306,7 @@ read_line(struct prom_page *page, struct line l)
 		return true;
 	if (meaning_of(i) == KV_USAGE && v > 1)
 		v = 1;
-	note(&page->cells[i][labels.dp], labels.tp << 32 | labels.pp << 16 | labels.moe_ep, v);
+	note(&cells_of(page, labels.dp)[i], labels.tp << 32 | labels.pp << 16 | labels.moe_ep, v);
 	return true;
 }
 
@@ -289,7 +315,7 @@ read_line(struct prom_page *page, struct line l)
 void
 prom_begin(struct prom_page *page, const struct prom_names *names)
 {
-	memset(page, 0, offsetof(struct prom_page, line));
+	memset(page, 0, offsetof(struct prom_page, cells));
 	page->names = *names;
 }
 
@@ -345,8 +371,8 @@ prom_feed(struct prom_page *page, const char *text, size_t len)
 static bool
 on_page(const struct prom_page *page, size_t i)
 {
-	for (size_t dp = 0; dp < PROM_RANKS; dp++)
-		if (page->cells[i][dp].n > 0)
+	for (size_t dp = 0; dp < page->nranks; dp++)
+		if (page->cells[dp][i].n > 0)
 			return true;
 	return false;
 }
@@ -359,9 +385,9 @@ fold(const struct prom_page *page, struct prom_cell totals[N_FAMILIES][N_MEANING
 
 		if (i < N_FIGURES && figures[i].old && on_page(page, i + 1))
 			continue;
-		for (size_t dp = 0; dp < PROM_RANKS; dp++) {
-			total->sum += page->cells[i][dp].sum;
-			total->n += page->cells[i][dp].n;
+		for (size_t dp = 0; dp < page->nranks; dp++) {
+			total->sum += page->cells[dp][i].sum;
+			total->n += page->cells[dp][i].n;
 		}
 	}
 }

@@ -35,15 +35,16 @@ struct prom_names {
 /* A page that is being read.  Private to prom.c but for its size. */
 struct prom_page {
 	struct prom_names names;
-	/* of each figure, known or named, by data-parallel rank: its lowest other rank's series */
+	uint64_t bad;
+	size_t nranks; /* data-parallel ranks whose cells are in use; the others are not even zeroed */
+	bool too_long; /* the line that has begun */
+	size_t nline;
+	/* by data-parallel rank, of each figure, known or named: its lowest other rank's series */
 	struct prom_cell {
 		uint64_t rank; /* tp, pp, moe_ep from high to low */
 		double sum;
 		uint64_t n; /* series; 0: none yet */
-	} cells[PROM_FIGURES + 2][PROM_RANKS];
-	uint64_t bad;
-	bool too_long; /* the line that has begun */
-	size_t nline;
+	} cells[PROM_RANKS][PROM_FIGURES + 2];
 	char line[PROM_LINE_MAX];
 };
 

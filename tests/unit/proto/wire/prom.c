@@ -264,6 +264,7 @@ Test(prom, configured_names)
 		{{"vllm:num_requests_waiting", "vllm:num_requests_running"}, 60, 50},
 		{{"absent", "tgi_queue_size"}, -1, 7},
 		{{"tgi_batch", "tgi_queue_size_"}, -1, -1},
+		{{"tgi_queue_size{x", NULL}, -1, 60},
 	};
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
