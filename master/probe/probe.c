@@ -389,20 +389,37 @@ start_clock(struct probe *p, const struct probe_request *rq)
 	(void)event_add(p->clock, usual != NULL ? usual : &left);
 }
 
+/* By hand: printf() took 2% of the master's time.  No copy of the key is left behind. */
+static void
+write_request(struct probe *p, const struct probe_request *rq)
+{
+	const bool keyed = rq->api_key != NULL;
+	const char *const parts[] = {"GET ", rq->prefix, rq->path,
+		" HTTP/1.1\r\nHost: ", rq->authority,
+		"\r\nUser-Agent: pdrouter/" PDROUTER_VERSION "\r\n",
+		keyed ? "Authorization: Bearer " : "", keyed ? rq->api_key : "",
+		keyed ? "\r\n" : "", "Connection: ", rq->keep ? "keep-alive" : "close", "\r\n\r\n"};
+	enum { NPARTS = sizeof(parts) / sizeof(parts[0]) };
+	size_t lens[NPARTS], len = 0;
+
+	for (size_t i = 0; i < NPARTS; i++)
+		len += lens[i] = strlen(parts[i]);
+	p->request = mem_resize(NULL, len + 1, 1);
+	p->request_len = 0;
+	for (size_t i = 0; i < NPARTS; i++) {
+		memcpy(p->request + p->request_len, parts[i], lens[i]);
+		p->request_len += lens[i];
+	}
+	p->request[len] = '\0'; /* mem_free_secret() looks for the end */
+}
+
 void
 probe_get(struct probe *p, const struct probe_request *rq)
 {
 	static const struct timeval now = {0};
 
 	assert(p->state == IDLE);
-	p->request =
-		mem_printf("GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: pdrouter/" PDROUTER_VERSION
-			   "\r\n%s%s%sConnection: %s\r\n\r\n",
-			rq->prefix, rq->path, rq->authority,
-			rq->api_key != NULL ? "Authorization: Bearer " : "",
-			rq->api_key != NULL ? rq->api_key : "", rq->api_key != NULL ? "\r\n" : "",
-			rq->keep ? "keep-alive" : "close");
-	p->request_len = strlen(p->request);
+	write_request(p, rq);
 	p->keep = rq->keep;
 	p->keyed = rq->api_key != NULL;
 	p->tls = rq->tls != NULL ? tls_client_ref(rq->tls) : NULL;

@@ -56,7 +56,10 @@ rest(struct scrape *s)
 static void
 note_sent(struct scrape *s)
 {
-	uint32_t sent = load_sent_sum(s->engine->prober->seg, s->engine->slot);
+	const struct seg *seg = s->engine->prober->seg;
+	/* Only what is reserved is sent: of an idle endpoint no worker's row needs to be read. */
+	const uint32_t slot = s->engine->slot,
+		       sent = load_count(seg, slot) == 0 ? 0 : load_sent_sum(seg, slot);
 
 	s->sent = sent > s->sent ? sent : s->sent;
 }
@@ -79,7 +82,10 @@ on_piece(const char *data, size_t n, void *arg)
 static void
 copy_name(char name[128], const char *configured)
 {
-	(void)snprintf(name, 128, "%s", configured != NULL ? configured : "");
+	if (configured == NULL)
+		name[0] = '\0';
+	else
+		(void)snprintf(name, 128, "%s", configured);
 }
 
 static void
@@ -241,7 +247,9 @@ on_answer(const struct probe_answer *a, void *arg)
 	if (why == NULL && s->unknown[0] != '\0')
 		log_info("load of endpoint known again", LOG_S("url", e->url),
 			LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name));
-	(void)snprintf(s->unknown, sizeof(s->unknown), "%s", why != NULL ? why : "");
+	s->unknown[0] = '\0';
+	if (why != NULL)
+		(void)snprintf(s->unknown, sizeof(s->unknown), "%s", why);
 	rest(s);
 }
 

@@ -47,7 +47,7 @@ static const struct figure {
 static_assert(N_FIGURES == PROM_FIGURES, "struct prom_page has a cell of each");
 enum { NAMED_RUNNING = N_FIGURES, NAMED_WAITING, NO_FIGURE };
 
-#define BEGIN 8        /* bytes by which most lines are told from all figures: one word */
+#define BEGIN 8        /* bytes by which a word: most lines differ in it from all figures */
 #define MAX_RANK 65535 /* of the other kinds of rank: three of them share one word */
 #define COUNT_MAX 1e15 /* a larger value is no count; sums of counts stay exact */
 #define MAX_VALUE_LEN 63
