@@ -1664,7 +1664,7 @@ Test(conf, args_wrong)
 		{SGLANG "--dp-aware", "--dp-aware", "dp_ranks"},
 		{SGLANG "--api-key k", "--api-key", "engine_api_key_file"},
 		{SGLANG "--enable-igw", "--enable-igw", "several pools"},
-		{SGLANG "--tls-cert-path f", "--tls-cert-path", "proxy in front"},
+		{SGLANG "--tls-cert-path f", "--tls-cert-path", "tls.certificates"},
 		{SGLANG "--max-payload-size 1MB", "--max-payload-size", "number of bytes"},
 		{SGLANG "--max-payload-size 1", "--max-payload-size", "1KiB to 2GiB"},
 		{SGLANG "--retry-max-retries five", "--retry-max-retries", "not a number"},
@@ -2050,7 +2050,7 @@ Test(conf, flags_without_a_meaning_are_told)
 		{SGLANG "--prometheus-duration-buckets 0.1 2 --chat-template x --enable-trace",
 			"--prometheus-duration-buckets: the buckets of /metrics are fixed\n"
 			"--chat-template: the engines have the chat template\n"
-			"--enable-trace: the router has no spans of its own\n"},
+			"--enable-trace: use tracing.otlp and tracing.sample in a configuration file\n"},
 		{SGLANG "--worker-urls http://x --mini-lb --request-id-headers a b",
 			"--mini-lb: there is one router here\n"
 			"--request-id-headers: the request id is always in X-Request-Id\n"

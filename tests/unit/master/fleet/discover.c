@@ -15,7 +15,7 @@
 #define P2 "http://10.0.0.2:8100"
 #define P3 "http://10.0.0.3:8100"
 #define D1 "http://10.0.1.1:8200"
-#define DNS "dns prefill.test:8100:prefill"
+#define DNS "dns prefill.test:8100:prefill:http"
 
 static void
 setup(void)
