@@ -208,8 +208,8 @@ def main():
         fleet.write(seldom=5)
         os.kill(fleet.master, signal.SIGHUP)
         time.sleep(12)
-        # a minute: each engine is asked for its models once in it
-        got["master, asking 5 times more seldom, %"] = cost([fleet.master], 1, lambda: time.sleep(60)) / 600
+        # minutes: each engine is asked for its models once in one; other work on the machine only adds time
+        got["master, asking 5 times more seldom, %"] = min(cost([fleet.master], 1, lambda: time.sleep(60)) for _ in range(2)) / 600
         for s in streams:
             s.close()
         fleet.stop()
