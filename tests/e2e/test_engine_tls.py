@@ -317,3 +317,28 @@ def test_an_old_worker_does_not_blame_engines_that_have_a_new_authority(world, r
     line = r.end(1)
     assert line["reason"] == "no_prefill_endpoint" and "tls: certificate verify failed" in line["detail"]
     assert r.metric("endpoint_ejected") == r.metric("endpoint_failures_total") == 0
+
+
+def test_an_old_worker_waits_in_nobodys_way(world, relays):
+    """Its request waits for a slot of the plain engine; one of a new worker takes the engine that a reload has added behind TLS."""
+    cert = Cert(world.dir, "engine")
+    p, d, tls_d = (world.script() for _ in range(3))
+    at = relays.before(tls_d, cert)
+    pool = world.pool([p], [{"url": d.url, "max_inflight": 1}], single_engine_role="decode", queue_size=8, queue_timeout="30s")
+    r = world.router(pool, workers=1).wait_all_up()
+    ask = {"model": MODEL, "input": "x"}
+    with r.client() as first, r.client() as second:
+        first.request("POST", "/v1/embeddings", ask)
+        held = d.expect()
+        second.request("POST", "/v1/embeddings", ask)
+        r.wait_metric("queue_waiting", 1)
+        r.reload(pools=[{**pool, "tls": {"ca": cert.cert}, "decode": [*pool["decode"], {"url": at.url}]}])
+        r.wait_metric("endpoint_up", 1, engine=at.url)
+        with r.client() as third:
+            third.request("POST", "/v1/embeddings", ask)
+            tls_d.expect().reply(body={"ok": 3})
+            assert third.read().status == 200
+        held.reply(body={"ok": 1})
+        assert first.read().status == 200
+        d.expect().reply(body={"ok": 2})
+        assert second.read().status == 200

@@ -29,7 +29,7 @@ give_up(struct attempt *a)
 	if (job->detail == NULL)
 		job->detail = unanswered;
 	(void)failover(a, LEG_LOOKUP, cause,
-		cause == CAUSE_SHORTAGE ? END_OVERLOADED : a->t.connector->lookup_end);
+		cause == CAUSE_UNUSABLE ? a->t.connector->lookup_end : failover_end(a, LEG_LOOKUP));
 }
 
 /*
@@ -94,6 +94,10 @@ failed(struct attempt *a)
 	if (a->t.connector->lookup_repeats) {
 		if (go_elsewhere(a))
 			return;
+		if (leg->fail == LEG_FAIL_OLD_KEYS) { /* the worker gets no others */
+			give_up(a);
+			return;
+		}
 		leg_rewind(leg);
 		attempt_set_lookup(a, LOOKUP_DUE);
 	} else if (leg->status >= 400 && leg->status < 500 && leg->state == LEG_DONE) {

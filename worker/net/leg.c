@@ -503,13 +503,14 @@ read_rest(struct leg *leg)
 	}
 }
 
-/* An error without declared length: its end would have been the end of the connection, and the unread request has made
- * that a reset. */
+/* An error without declared length, to a request that is not all sent: its end would have been the end of the
+ * connection, and the unread request has made that a reset. */
 static bool
 is_whole_refusal(const struct leg *leg)
 {
 	return leg->state == LEG_BODY && leg->body.framing == HTTP_BODY_UNTIL_CLOSE &&
-	       leg->status >= 400;
+	       leg->status >= 400 && sock_queued(&leg->uc->sock) > 0 &&
+	       sock_tls_why(&leg->uc->sock) == NULL;
 }
 
 static void

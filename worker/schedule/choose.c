@@ -7,11 +7,17 @@
 #include "worker/net/connpool.h"
 #include "worker/schedule/affinity.h"
 
+bool
+choose_plain_only(const struct worker *w, const struct table_pool *tp)
+{
+	return tp->tls && connpool_tls(w, tp->name) == NULL;
+}
+
 void
 choose_prepare(struct selection s[ROLE_N], struct worker *w, const struct demand *d,
 	const struct table *t, const struct table_pool *tp, uint32_t model)
 {
-	const bool plain_only = tp->tls && connpool_tls(w, tp->name) == NULL;
+	const bool plain_only = choose_plain_only(w, tp);
 	uint64_t now_ms = clock_ms();
 
 	for (enum role role = 0; role < ROLE_N; role++) {

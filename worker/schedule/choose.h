@@ -17,6 +17,8 @@ struct table;
 struct table_pool;
 struct worker;
 
+/* Returns true if this worker has no keys of tls for the pool, whose engines speak TLS, some or all: those will not do. */
+bool choose_plain_only(const struct worker *w, const struct table_pool *tp);
 /* Makes the selections of a request, one per role; the policies' keys are hashed once. */
 void choose_prepare(struct selection s[ROLE_N], struct worker *w, const struct demand *d,
 	const struct table *t, const struct table_pool *tp, uint32_t model);

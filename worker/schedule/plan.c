@@ -187,11 +187,13 @@ look_at_queue(struct plan *p, const struct table_pool *tp)
 			return why;
 		if (q->priority < p->priority_max) /* the lowest goes first */
 			q->priority = p->priority_max;
-		if (tp->queue.size != 0)
-			q->key = way_queue_key(&p->way, p->of.facts);
+		q->key = way_queue_key(&p->way, p->of.facts);
 		q->tokens = tokens_of_all(p);
 		q->shares = tp->nmodels > 1;
 	}
+	/* a reload may have given the pool engines that this worker has no keys for */
+	q->key &= ~WAY_PLAIN_ONLY;
+	q->key |= choose_plain_only(p->w, tp) ? WAY_PLAIN_ONLY : 0;
 	return wait_before(q, tp) ? END_NO_CAPACITY : END_OK;
 }
 

@@ -22,13 +22,20 @@ request_of(const struct waiter *q)
 		.now_ms = clock_ms()};
 }
 
+/* A reload has moved its model, or has given the pool engines that can serve others of its former key and not itself. */
+static bool
+is_elsewhere(const struct waiter *q, uint32_t pool)
+{
+	return q->entry.pool != pool || q->entry.key != q->key;
+}
+
 bool
 wait_before(const struct waiter *q, const struct table_pool *tp)
 {
 	struct queue_request request;
 
-	if (q->waits) /* unless a reload has moved its model */
-		return q->entry.pool != tp->id;
+	if (q->waits)
+		return is_elsewhere(q, tp->id);
 	if (tp->queue.size == 0)
 		return false;
 	request = request_of(q);
@@ -112,7 +119,7 @@ wait_again(struct waiter *q, const struct req_pool *pool, const struct shortage 
 	enum req_end *why)
 {
 	q->hopeless = shortage->hopeless;
-	if (q->waits && q->entry.pool != pool->id) {
+	if (q->waits && is_elsewhere(q, pool->id)) {
 		wait_leave(q);
 		return true;
 	}
@@ -156,12 +163,13 @@ wait_served(struct waiter *q, const struct selection *s, uint32_t roles)
 	w->owes |= QUEUE_UNTRIED;
 	/*
 	 * After it has left: a request that relied on it either finds it gone, or is found by the wake-up.  Of several
-	 * slots it was woken for one may be of an engine that serves other models.
+	 * slots it was woken for one may be of an engine that serves other models, or other workers.
 	 */
 	for (enum role role = 0; role < ROLE_N; role++) {
 		struct selection any = s[role];
 
 		any.model = TABLE_ANY_MODEL;
+		any.plain_only = false;
 		if ((woken_for >> role & 1) != 0 &&
 			((roles >> role & 1) == 0 || select_room(&any).free > 0))
 			w->owes |= 1u << role;
@@ -200,7 +208,7 @@ wait_leave(struct waiter *q)
 		return;
 	if (queue_give_up(q->w->seg, &q->entry))
 		roles |= QUEUE_ALL_ROLES;
-	wake_any(q->w, q->entry.pool, roles | leave(q), q->key);
+	wake_any(q->w, q->entry.pool, roles | leave(q), q->entry.key);
 }
 
 /* --- being woken --------------------------------------------------------------------------------- */

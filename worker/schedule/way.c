@@ -1,6 +1,5 @@
 #include "worker/schedule/way.h"
 
-#include "shm/queue.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
@@ -190,7 +189,7 @@ way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits
 	return END_OK;
 }
 
-/* model:29 | engine:32 | kind:3, the model by FNV-1a. */
+/* model:29 | engine:31 | WAY_PLAIN_ONLY | kind:3, the model by FNV-1a. */
 uint64_t
 way_queue_key(const struct way *way, const struct facts *facts)
 {
@@ -205,7 +204,7 @@ way_queue_key(const struct way *way, const struct facts *facts)
 
 	for (const char *p = facts->model; *p != '\0'; p++)
 		h = (h ^ (uint8_t)*p) * 1099511628211ull;
-	return h << QUEUE_WAY_BITS | (facts->holder >> 32) << QUEUE_KIND_BITS | kind;
+	return h << QUEUE_WAY_BITS | (facts->holder >> 33) << (QUEUE_KIND_BITS + 1) | kind;
 }
 
 enum role

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
+#include "shm/queue.h"
 #include "worker/base/end_list.h"
 #include "worker/base/facts.h"
 
@@ -46,7 +47,10 @@ enum req_end way_choose(struct way *way, struct worker *w, const struct demand *
 	const char **ret_detail);
 /* Returns true if the prompt is below the routing threshold. */
 bool way_is_short(const struct way *way);
-/* Hash of model and way (shm/queue.h): requests for one engine have a key of their own, and are of their model; never 0. */
+/* The bit of a queue key that says that engines which speak TLS will not do (choose_plain_only()). */
+#define WAY_PLAIN_ONLY (UINT64_C(1) << QUEUE_KIND_BITS)
+/* Hash of model and way (shm/queue.h), without WAY_PLAIN_ONLY: requests for one engine have a key of their own, and are of
+ * their model; never 0. */
 uint64_t way_queue_key(const struct way *way, const struct facts *facts);
 /* The role whose engine serves an attempt of a connector with one engine. */
 enum role way_role_alone(const struct connector *c, const struct facts *facts);
