@@ -262,8 +262,9 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples
 	install -m 644 etc/examples/*.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples/
 	install -m 644 etc/docs/*.md $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
-	install -m 644 systemd/README.md $(DESTDIR)$(PREFIX)/share/doc/pdrouter/systemd.md
-	for s in 5 7 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s; for p in etc/man/*.$$s; do sed 's,/usr/local,$(PREFIX),g' $$p > $(DESTDIR)$(PREFIX)/share/man/man$$s/$${p##*/}; done; done
+	sed 's,\.\./etc/docs/,,g' systemd/README.md > $(DESTDIR)$(PREFIX)/share/doc/pdrouter/systemd.md
+	chmod 644 $(DESTDIR)$(PREFIX)/share/doc/pdrouter/systemd.md
+	set -e; umask 022; for s in 5 7 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s; for p in etc/man/*.$$s; do sed 's,/usr/local,$(PREFIX),g' $$p > $(DESTDIR)$(PREFIX)/share/man/man$$s/$${p##*/}; done; done
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies
 	install -m 644 etc/proxies/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies/

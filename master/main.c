@@ -395,7 +395,8 @@ have_reserve(struct master *m)
 }
 
 #define MEND_MS 100
-#define MEND_US 100 /* of each MEND_MS: a walk takes 1 ms at the default sizes */
+#define MEND_US 100       /* of each MEND_MS: a walk takes 1 ms at the default sizes */
+#define MEND_WHOLE_US 500 /* after findings */
 
 static void
 on_mend(evutil_socket_t fd, short what, void *arg)
@@ -404,7 +405,7 @@ on_mend(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	check_mend(m->seg, &m->mended, MEND_US);
+	check_mend(m->seg, &m->mended, m->mended.whole > 0 ? MEND_WHOLE_US : MEND_US);
 	tickets_keep(m->seg, clock_ms());
 	have_reserve(m);
 	usage_report(&m->usage, m->seg, SLOT_MASTER(m->seg), clock_ms(), 0);

@@ -167,6 +167,9 @@ conf_dns_check_terms(struct conf_read *r, const struct conf_pool *p)
 
 	for (size_t i = 0; i < p->ndns; i++) {
 		mark = conf_enter(r, ".dns[%zu]", i);
+		if (p->dns[i].scheme == SCHEME_HTTPS && p->nannounce_networks > 0)
+			return conf_fail(r, p->dns[i].as.line,
+				"engines that announce themselves speak plain HTTP: use either scheme: https or announce_networks");
 		if (conf_connector_check_endpoint(r, p, &p->dns[i].as, true) != 0)
 			return -1;
 		conf_leave(r, mark);

@@ -3,7 +3,7 @@
  *
  *   IDLE --collector_post--> HEAD --head--> BODY --end--> IDLE
  *     |                                                    ^
- *     +------> NO_CONNECTION --next turn of the loop-------+
+ *     +------> NO_CONNECTION --the loop reports it---------+
  *
  * A kept connection that breaks before a byte of the answer was stale: the request is sent once more, on a new one.  One
  * clock of COLLECTOR_MS runs over all of it.  Any failure ends in IDLE, with the connection closed.

@@ -51,7 +51,7 @@ typedef void found_fn(
 #define DISCOVER_ANNOUNCED "announced"
 #define DISCOVER_FORMER "former" /* "former:ROLE": former.c */
 #define DISCOVER_KEY 320         /* bytes of a source's name */
-/* "dns NAME:PORT:ROLE", the source of a DNS entry.  Returns buf. */
+/* "dns NAME:PORT:ROLE:SCHEME", the source of a DNS entry.  Returns buf. */
 const char *discover_dns_key(const struct conf_dns *d, char buf[DISCOVER_KEY]);
 
 struct discover *discover_new(void);

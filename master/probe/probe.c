@@ -393,12 +393,12 @@ start_clock(struct probe *p, const struct probe_request *rq)
 static void
 write_request(struct probe *p, const struct probe_request *rq)
 {
+	static const char agent[] = "\r\nUser-Agent: pdrouter/" PDROUTER_VERSION "\r\n";
 	const bool keyed = rq->api_key != NULL;
 	const char *const parts[] = {"GET ", rq->prefix, rq->path,
-		" HTTP/1.1\r\nHost: ", rq->authority,
-		"\r\nUser-Agent: pdrouter/" PDROUTER_VERSION "\r\n",
-		keyed ? "Authorization: Bearer " : "", keyed ? rq->api_key : "",
-		keyed ? "\r\n" : "", "Connection: ", rq->keep ? "keep-alive" : "close", "\r\n\r\n"};
+		" HTTP/1.1\r\nHost: ", rq->authority, agent, keyed ? "Authorization: Bearer " : "",
+		keyed ? rq->api_key : "", keyed ? "\r\n" : "",
+		"Connection: ", rq->keep ? "keep-alive" : "close", "\r\n\r\n"};
 	enum { NPARTS = sizeof(parts) / sizeof(parts[0]) };
 	size_t lens[NPARTS], len = 0;
 

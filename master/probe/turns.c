@@ -66,7 +66,7 @@ on_due(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	g->all->running = g;
-	/* turns that fn adds to this group are last, and wait for the next turn of the loop */
+	/* turns that fn adds to this group are last: with no turn cancelled they wait for the next turn of the loop */
 	for (size_t left = g->n < AT_ONCE ? g->n : AT_ONCE; left > 0 && g->n > 0; left--) {
 		struct turn *t = TAILQ_FIRST(&g->turns);
 

@@ -105,9 +105,9 @@ class Desk:
 
     def here(self, text):
         text = text.replace("0.0.0.0:8000", "127.0.0.1:8000")
-        for page, own in sorted(self.names, key=lambda n: -len(n[0])):
-            text = text.replace(page, own)
-        return text
+        own = dict(self.names)
+        pages = "|".join(re.escape(page) for page in sorted(own, key=len, reverse=True))
+        return re.sub(pages, lambda m: own[m[0]], text)  # in one pass: a port may look like a page's
 
     def run(self, command):
         """Exit code and output, with the names of the pages."""

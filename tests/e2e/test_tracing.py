@@ -203,7 +203,7 @@ def test_a_batch_is_sent_again(desk, answer):
     assert desk.counts() == {**had, "exported": had["exported"] + 3} and desk.c.posts > posts + 1
     if answer:  # a kept connection may end: then the batch is sent once more at once
         assert desk.r.metric("collector_failures_total") == tries + 1
-        assert desk.r.lines("the collector takes spans again")
+        wait("it is said", lambda: desk.r.lines("the collector takes spans again"))
 
 
 def test_spans_that_a_collector_refuses_are_counted(desk):

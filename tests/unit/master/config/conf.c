@@ -521,6 +521,8 @@ static const struct bad {
 		"pools[0].dns[0].name", "is an address" },
 	{ "pools:\n - connector: nixl\n   decode: [{url: http://c}]\n   dns: [{name: _http._tcp.p.test, port: 80, role: prefill}]\n", 4,
 		"pools[0].dns[0]", "leave out port" },
+	{ "announce: {listen: \"tcp://*:1\"}\npools:\n - connector: nixl\n   announce_networks: [10.0.0.0/8]\n   dns: [{name: p.test, scheme: https, role: prefill},\n"
+	  "         {name: d.test, role: decode}]\n", 5, "pools[0].dns[0]", "speak plain HTTP" },
 	{ "pools:\n - connector: nixl\n   decode: [{url: http://c}]\n   dns: [{name: p.test, scheme: ftp, role: prefill}]\n", 4,
 		"pools[0].dns[0].scheme", "not a scheme: http, https" },
 	{ "pools:\n - connector: nixl\n   decode: [{url: http://c}]\n   dns: [{name: p.test}]\n", 4, "pools[0].dns[0].role",
@@ -2146,7 +2148,7 @@ Test(conf, every_key_is_written)
 		"   fallback: none, fallback_budget: 7, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
 		"   eject_time: 9s, eject_max_time: 10s, eject_slow: true, outlier: {factor: 4, min_samples: 5}, queue_size: 9, queue_timeout: 1s, allow_priority: true, trust_found: true,\n"
 		"   priority_header: X-P, load_metrics: {running: r, waiting: w}, tls: {server_name: s.test, verify: false},\n"
-		"   dns: [{name: d.test, port: 1, scheme: https, role: decode, weight: 2, group: g}], announce_networks: [10.0.0.0/8],\n"
+		"   dns: [{name: d.test, port: 1, role: decode, weight: 2, group: g}], announce_networks: [10.0.0.0/8],\n"
 		"   prefill: [{url: http://p, max_inflight: 3, weight: 4, group: g, bootstrap_host: h, bootstrap_port: 5,\n"
 		"              dp_ranks: 6}]}\n"
 		"- {name: b, connector: lmcache,\n"
@@ -2157,7 +2159,8 @@ Test(conf, every_key_is_written)
 		"}\n"
 		"- {name: d, connector: shared_storage, shared_storage: {cache_hit_threshold: 0.8}, " EPS
 		"}\n"
-		"- {name: e, connector: nixl, nixl: {transfer_mode: push}, " EPS "}\n"
+		"- {name: e, connector: nixl, nixl: {transfer_mode: push}, tls: {verify: false},\n"
+		"   dns: [{name: e.test, port: 1, scheme: https, role: decode}], " EPS "}\n"
 		"- {name: f, connector: p2p_nccl, prefill: [{url: http://p, kv_addr: \":1\"}], decode: [{url: http://d, kv_addr: \"h:1\"}]}\n");
 	const struct conf_keys *const tables[] = {&conf_root_keys, &conf_pool_keys,
 		&conf_connector_keys, &conf_endpoint_keys, &conf_dns_keys};

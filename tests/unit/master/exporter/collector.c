@@ -20,6 +20,7 @@ static struct collector *c;
 static unsigned answers;
 static int status;
 static const char *error;
+static int bound;
 
 static void
 on_answer(void *arg, const struct collector_answer *a)
@@ -42,7 +43,7 @@ setup(void)
 
 	cr_assert_eq(bind(fd, (struct sockaddr *)&at, len), 0);
 	cr_assert_eq(getsockname(fd, (struct sockaddr *)&at, &len), 0);
-	(void)close(fd);
+	bound = fd; /* open, so that no other process listens there */
 	(void)snprintf(url, sizeof(url), "http://127.0.0.1:%u", ntohs(at.sin_port));
 	base = event_base_new();
 	c = collector_new(base, url, on_answer, NULL);
@@ -51,6 +52,7 @@ setup(void)
 static void
 teardown(void)
 {
+	(void)close(bound);
 	collector_free(&c);
 	event_base_free(base);
 }
