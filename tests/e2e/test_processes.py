@@ -44,6 +44,7 @@ def test_kill_9_of_a_worker_under_load(world):
     """32 streams: those of the other worker finish, the killed one is back within a second, and what
     it held is given back."""
     r, p, d = world.pd(2, 2, engine={"token_delay": 20})
+    wait("both workers", lambda: r.ctl("workers").stdout.count("state=ready") == 2)
     streams, owners = streams_with_worker(r, 32, 60, pause=d)
     victim = owners[streams[0]]
     lost = [c for c in streams if owners[c] == victim]
