@@ -798,6 +798,8 @@ fini(struct master *m)
 		event_base_free(m->base);
 	for (uint32_t i = 0; m->wake_fds != NULL && i < m->seg->hdr->nslots; i++)
 		(void)close(m->wake_fds[i]);
+	if (m->seg != NULL)
+		usage_end(&m->usage);
 	free(m->wake_fds);
 	seg_free(&m->seg);
 	conf_free(&m->first);

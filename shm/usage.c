@@ -25,6 +25,16 @@ usage_begin(struct usage *u)
 		u->max_fds = rl.rlim_cur;
 }
 
+void
+usage_end(struct usage *u)
+{
+	if (u->statm != -1)
+		(void)close(u->statm);
+	if (u->fds != -1)
+		(void)close(u->fds);
+	u->statm = u->fds = -1;
+}
+
 static uint64_t
 cpu_us(void)
 {

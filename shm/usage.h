@@ -11,7 +11,7 @@
 
 #include "shm/core/seg.h"
 
-/* A process's own.  Its descriptors stay open until the process ends. */
+/* A process's own.  It owns two descriptors. */
 struct usage {
 	int statm, fds;    /* files of /proc; -1: there is no /proc */
 	uint64_t start_ms; /* wall clock */
@@ -21,6 +21,8 @@ struct usage {
 
 /* Before the process's system calls are filtered. */
 void usage_begin(struct usage *u);
+/* Closes the descriptors. */
+void usage_end(struct usage *u);
 /* To be called more often than once a second: all but one call a second returns at once.  `fds`: number of the
  * process's open descriptors as far as it knows, 0: it does not; the kernel's number goes before (from Linux 6.2 on). */
 void usage_report(struct usage *u, struct seg *seg, uint32_t slot, uint64_t now_ms, uint64_t fds);

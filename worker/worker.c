@@ -329,6 +329,7 @@ worker_free(struct worker *w)
 	free(w->waiting);
 	flag_set_free(&w->flags);
 	own_end(w->seg);
+	usage_end(&w->usage);
 	free(w->buf);
 	free(w->followed);
 	free(w);

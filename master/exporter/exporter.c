@@ -303,6 +303,7 @@ exporter_main(const struct heritage *h)
 	proc_heartbeat(h->seg, h->slot, clock_ms());
 	(void)send(h->channel, &ready, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	(void)event_base_dispatch(e.base);
+	usage_end(&e.usage);
 	fini(&e);
 	return CHILD_EXIT_OK;
 }

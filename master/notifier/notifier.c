@@ -530,6 +530,7 @@ notifier_main(const struct heritage *h)
 		r = loop(&n);
 		finish(&n);
 	}
+	usage_end(&n.usage);
 	pass_free(&n.pass);
 	free(n.woken);
 	free(n.announced);

@@ -21,8 +21,7 @@ report(uint64_t fds)
 
 	usage_begin(&u);
 	usage_report(&u, seg, SLOT, NOW, fds);
-	(void)close(u.statm);
-	(void)close(u.fds);
+	usage_end(&u);
 	(void)usage_read(seg, SLOT, &said);
 	return said;
 }
@@ -56,9 +55,7 @@ Test(shm_usage, its_own_count_stands_in_for_the_kernels)
 
 	proc_slot_set(seg, SLOT, (uint64_t)getpid(), PROC_READY, 1);
 	usage_begin(&u);
-	(void)close(u.statm);
-	(void)close(u.fds);
-	u.statm = u.fds = -1; /* there is no /proc */
+	usage_end(&u); /* as if there were no /proc */
 	usage_report(&u, seg, SLOT, NOW, 77);
 	cr_assert(usage_read(seg, SLOT, &said));
 	cr_assert_eq(said.fds, 77);
@@ -81,7 +78,21 @@ Test(shm_usage, it_is_read_once_a_second)
 	usage_report(&u, seg, SLOT, NOW + 1000, 3);
 	(void)usage_read(seg, SLOT, &said);
 	cr_assert_eq(said.fds, 3);
-	(void)close(u.statm);
+	usage_end(&u);
+}
+
+Test(shm_usage, its_end_leaves_no_descriptor_open)
+{
+	struct usage u;
+	const int next = dup(0);
+
+	(void)close(next);
+	usage_begin(&u);
+	cr_assert_eq(u.statm, next);
+	usage_end(&u);
+	cr_assert_eq(dup(0), next);
+	usage_end(&u); /* a second call closes nothing */
+	cr_assert_eq(close(next), 0);
 }
 
 Test(shm_usage, a_dead_process_uses_nothing)
