@@ -144,6 +144,7 @@ on_heartbeat(evutil_socket_t fd, short what, void *arg)
 	metric_gauges_restore(w->slab, w->gauges, w->slot);
 	accept_count(w->seg, w->slot, w->nclients[DOOR_CLIENTS]);
 	flag_restore(w->flags);
+	blocks_shrink(&w->blocks);
 	flag_collect(w->flags, kv_ready, w);
 	wait_restore(w);
 	usage_report(&w->usage, w->seg, w->slot, clock_ms(), listen_fds(w));
@@ -331,6 +332,7 @@ worker_free(struct worker *w)
 	own_end(w->seg);
 	usage_end(&w->usage);
 	free(w->buf);
+	blocks_free(&w->blocks);
 	free(w->followed);
 	free(w);
 }

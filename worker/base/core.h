@@ -15,6 +15,7 @@
 #include "shm/metrics.h"
 #include "shm/settings.h"
 #include "shm/usage.h"
+#include "worker/base/blocks.h"
 #include "worker/base/rounds.h"
 
 struct conf;
@@ -98,6 +99,7 @@ struct worker {
 	uint32_t nreqs;
 	uint32_t nbackground;
 	uint32_t ndetached;
+	struct blocks blocks;  /* memory of bodies: base/blocks.h */
 	size_t detached_bytes; /* of the bodies of detached attempts */
 	uint64_t buffered;     /* bytes of bodies, heads and kept answers: buffered_add() */
 	uint64_t declared;     /* bytes of large bodies that are still to come */

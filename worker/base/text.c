@@ -34,7 +34,7 @@ text_unref(struct text **textp)
 	if (text == NULL || --text->refs > 0)
 		return;
 	buffered_add(text->w, -(int64_t)(text->body_cap + text->headers_len));
-	free(text->body);
+	block_give(&text->w->blocks, text->body, text->body_cap);
 	free(text->doc);
 	free(text->headers);
 	free(text->query);
@@ -46,7 +46,7 @@ text_with_body(const struct text *of, char *body, size_t len)
 {
 	struct text *text = text_new(of->w);
 
-	text->body = body;
+	text->body = block_of(body, len);
 	text->body_len = text->body_cap = len;
 	text->headers = mem_strndup(of->headers, of->headers_len);
 	text->headers_len = of->headers_len;

@@ -389,7 +389,8 @@ grow_body(struct req *req, size_t n)
 		want = need;
 	if (!limit_grow(req, want - req->job.text->body_cap))
 		return false;
-	req->job.text->body = mem_resize(req->job.text->body, want, 1);
+	req->job.text->body = block_grow(
+		&req->w->blocks, req->job.text->body, req->job.text->body_cap, want);
 	req->job.text->body_cap = want;
 	return true;
 }

@@ -1,0 +1,129 @@
+#include "worker/base/blocks.h"
+
+#include <sanitizer/asan_interface.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/base/mem.h"
+
+#define STEPS 4 /* sizes between one power of two and the next: at most a fifth of a block is not used */
+
+/* A block that is free. */
+struct block {
+	struct block *next;
+};
+
+static bool
+is_kept(size_t n)
+{
+	return n >= BLOCK_LEAST && n <= BLOCK_MOST;
+}
+
+/* Returns the size of the smallest block of at least n bytes; *row: of `kept`. */
+static size_t
+size_of(size_t n, uint32_t *row)
+{
+	size_t octave = BLOCK_LEAST, size = BLOCK_LEAST;
+
+	for (*row = 0; size < n; size += octave / STEPS, ++*row)
+		if (size == 2 * octave)
+			octave = size;
+	return size;
+}
+
+static struct block *
+pop(struct blocks *b, uint32_t row, size_t size)
+{
+	struct block *block = b->kept[row].first;
+
+	if (block == NULL)
+		return NULL;
+	ASAN_UNPOISON_MEMORY_REGION(block, size);
+	b->kept[row].first = block->next;
+	b->kept[row].n--;
+	b->bytes -= size;
+	if (b->kept[row].n < b->kept[row].least)
+		b->kept[row].least = b->kept[row].n;
+	return block;
+}
+
+char *
+block_grow(struct blocks *b, char *p, size_t had, size_t want)
+{
+	uint32_t row, row_had;
+	size_t size;
+	char *block;
+
+	if (!is_kept(want))
+		return mem_resize(p, want, 1);
+	size = size_of(want, &row);
+	if (p != NULL && is_kept(had) && size_of(had, &row_had) == size)
+		return p;
+	block = (char *)pop(b, row, size);
+	if (block == NULL)
+		return mem_resize(p, size, 1);
+	if (had > 0)
+		memcpy(block, p, had);
+	block_give(b, p, had);
+	return block;
+}
+
+char *
+block_of(char *p, size_t n)
+{
+	uint32_t row;
+
+	return is_kept(n) ? mem_resize(p, size_of(n, &row), 1) : p;
+}
+
+void
+block_give(struct blocks *b, char *p, size_t n)
+{
+	struct block *block = (struct block *)(void *)p;
+	uint32_t row;
+	size_t size;
+
+	if (p == NULL || !is_kept(n)) {
+		free(p);
+		return;
+	}
+	size = size_of(n, &row);
+	if (b->bytes + size > BLOCKS_KEPT) {
+		free(p);
+		return;
+	}
+	block->next = b->kept[row].first;
+	b->kept[row].first = block;
+	b->kept[row].n++;
+	b->bytes += size;
+	ASAN_POISON_MEMORY_REGION(block, size);
+}
+
+/* Frees n blocks of a size. */
+static void
+drop(struct blocks *b, uint32_t row, size_t size, uint32_t n)
+{
+	while (n-- > 0)
+		free(pop(b, row, size));
+	b->kept[row].least = b->kept[row].n;
+}
+
+void
+blocks_shrink(struct blocks *b)
+{
+	size_t size = BLOCK_LEAST;
+
+	for (uint32_t row = 0; row < BLOCK_SIZES; row++, size++) {
+		size = size_of(size, &row);
+		drop(b, row, size, b->kept[row].least);
+	}
+}
+
+void
+blocks_free(struct blocks *b)
+{
+	for (uint32_t row = 0; row < BLOCK_SIZES; row++)
+		b->kept[row].least = b->kept[row].n;
+	blocks_shrink(b);
+}
