@@ -169,11 +169,24 @@ consume_ahead(struct client *c)
 		sock_read_start(&c->sock);
 }
 
+/* Where the next bytes are read to. */
+static struct iovec
+place(const struct client *c)
+{
+	struct iovec to = {.iov_len = 0};
+
+	if (c->req != NULL && c->in == NULL)
+		to = c->ops->place(c->req);
+	return to.iov_len > 0 ? to : (struct iovec){c->w->buf, WORKER_BUF};
+}
+
 static void
 on_client_read(void *arg)
 {
 	struct client *c = arg;
-	ssize_t n = sock_read(&c->sock, c->w->buf, WORKER_BUF);
+	const struct iovec to = place(c);
+	const char *got = to.iov_base;
+	ssize_t n = sock_read(&c->sock, to.iov_base, to.iov_len);
 	size_t used = 0;
 
 	worker_follow(c->w);
@@ -187,13 +200,13 @@ on_client_read(void *arg)
 	if (c->lingering)
 		return;
 	if (c->in != NULL) {
-		keep_rest(c, c->w->buf, (size_t)n);
+		keep_rest(c, got, (size_t)n);
 		consume_ahead(c);
 		return;
 	}
 	c->consuming = true;
 	while (used < (size_t)n && !c->ended && wants_bytes(c)) {
-		size_t k = consume(c, c->w->buf + used, (size_t)n - used);
+		size_t k = consume(c, got + used, (size_t)n - used);
 
 		used += k;
 		if (k == 0)
@@ -201,7 +214,7 @@ on_client_read(void *arg)
 	}
 	c->consuming = false;
 	if (!c->ended)
-		keep_rest(c, c->w->buf + used, (size_t)n - used);
+		keep_rest(c, got + used, (size_t)n - used);
 }
 
 /* Of a client that the proxy does not name nothing is known: what its requests say is not believed either. */

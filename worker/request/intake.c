@@ -406,10 +406,22 @@ keep_body(struct req *req, struct span piece)
 		return END_OK;
 	if (!grow_body(req, piece.n))
 		return END_OVERLOADED;
-	memcpy(text->body + text->body_len, piece.p, piece.n);
+	if (piece.p != text->body + text->body_len)
+		memcpy(text->body + text->body_len, piece.p, piece.n);
 	text->body_len += piece.n;
 	req->deadline_ms = body_deadline_ms(req);
 	return END_OK;
+}
+
+struct iovec
+intake_place(const struct req *req)
+{
+	const struct text *text = req->job.text;
+	const uint64_t left = req->framing.left;
+
+	if (req->framing.framing != HTTP_BODY_LENGTH || left > text->body_cap - text->body_len)
+		return (struct iovec){.iov_len = 0};
+	return (struct iovec){text->body + text->body_len, left < INTAKE_PIECE ? left : INTAKE_PIECE};
 }
 
 struct intake

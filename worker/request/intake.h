@@ -6,8 +6,11 @@
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/uio.h>
 
 #include "worker/base/end_list.h"
+
+#define INTAKE_PIECE (128u << 10) /* bytes of one body in one turn of the loop */
 
 struct req;
 
@@ -22,6 +25,9 @@ struct intake {
 /* Reads bytes of the head.  *scanned: how many of them an earlier call has searched for the
  * head's end. */
 struct intake intake_head(struct req *req, const char *p, size_t n, size_t *scanned);
+/* Returns the memory that is allocated for all bytes of the body which still come, at most INTAKE_PIECE of it; no length:
+ * there is none.  intake_body() takes bytes that were read there without copying them. */
+struct iovec intake_place(const struct req *req);
 /* Reads bytes of the body. */
 struct intake intake_body(struct req *req, const char *p, size_t n);
 /* The body is complete: parses the members that the router needs.  Returns NULL, or why the

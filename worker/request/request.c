@@ -512,6 +512,12 @@ client_bytes(struct client *c, const char *p, size_t n)
 	return in.used;
 }
 
+static struct iovec
+client_place(const struct req *req)
+{
+	return req->state == REQ_BODY ? intake_place(req) : (struct iovec){.iov_len = 0};
+}
+
 static bool
 client_wants(const struct req *req)
 {
@@ -538,6 +544,7 @@ client_gone(struct req *req, bool stalled)
 }
 
 const struct client_ops request_client_ops = {.bytes = client_bytes,
+	.place = client_place,
 	.wants_bytes = client_wants,
 	.drained = client_drained,
 	.gone = client_gone};
