@@ -204,8 +204,10 @@ on_channel(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	if (n == -1 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (n <= 0)
-		_exit(CHILD_EXIT_OK); /* the master is gone */
+	if (n <= 0) { /* the master is gone */
+		log_flush();
+		_exit(CHILD_EXIT_OK);
+	}
 	if (msg == CH_SERVE)
 		serve(w);
 	else if (msg == CH_DRAIN)
@@ -382,13 +384,16 @@ worker_main(const struct heritage *h)
 		h->enter_sandbox(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)
 		return CHILD_EXIT_FAILED;
+	log_hold();
 	while (!finished(w)) {
 		proc_heartbeat(w->seg, w->slot, clock_ms());
 		worker_follow(w);
 		if (event_base_loop(w->base, EVLOOP_ONCE) == -1)
 			abort();
 		worker_reap(w);
+		log_flush();
 	}
 	worker_free(w);
+	log_flush();
 	return CHILD_EXIT_OK;
 }

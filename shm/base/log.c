@@ -46,10 +46,18 @@ static struct {
 	int journal_fd;    /* a socket to journald; -1: lines go to stderr */
 	mode_t sink;       /* file type of stderr: how a line is kept from blocking */
 	uint64_t dropped;  /* lines since the last one that was written */
+	bool holds;        /* lines wait for log_flush() */
 	uint64_t *counter; /* all dropped lines of this process; NULL: not counted */
 	log_error_fn *errors_to;
 	void *errors_arg;
 } self = {.process = "-", .level = LOG_L_INFO, .journal_fd = -1};
+
+/* Lines that wait: one write of all of them is not mixed with those of other processes either. */
+static struct {
+	char b[LINE_MAX_BYTES];
+	size_t n;
+	uint64_t lines;
+} held;
 
 struct line {
 	char b[LINE_MAX_BYTES];
@@ -366,6 +374,7 @@ log_init(const char *process, uint32_t slot)
 
 	(void)snprintf(self.process, sizeof(self.process), "%s", process);
 	self.slot = slot;
+	self.holds = false;
 	self.dropped = 0; /* of the parent process, which tells it */
 	self.sink = open ? st.st_mode & S_IFMT : S_IFREG;
 	/* a reader that is late for 0.1 s costs no line; a size other than the default was chosen, and stays */
@@ -545,26 +554,33 @@ log_journal_fd(void)
 	return self.journal_fd;
 }
 
+static void
+make_line(struct line *l, enum log_level level, const char *msg, const struct log_field *fields, size_t n)
+{
+	bool clipped;
+
+	l->n = l->start = 0;
+	l->full = false;
+	l->json = self.format == LOG_F_JSON;
+	put_start(l, level, msg);
+	put_field(l, &LOG_S("process", self.process));
+	put_field(l, &LOG_U("slot", self.slot));
+	clipped = l->full;
+	for (size_t i = 0; i < n; i++) {
+		l->full = false;
+		put_field(l, &fields[i]);
+		clipped |= l->full;
+	}
+	put_end(l, clipped);
+}
+
 /* Makes the line and writes it.  Returns false if the line was dropped. */
 static bool
 write_line(enum log_level level, const char *msg, const struct log_field *fields, size_t n)
 {
 	struct line l;
-	bool clipped;
 
-	l.n = l.start = 0;
-	l.full = false;
-	l.json = self.format == LOG_F_JSON;
-	put_start(&l, level, msg);
-	put_field(&l, &LOG_S("process", self.process));
-	put_field(&l, &LOG_U("slot", self.slot));
-	clipped = l.full;
-	for (size_t i = 0; i < n; i++) {
-		l.full = false;
-		put_field(&l, &fields[i]);
-		clipped |= l.full;
-	}
-	put_end(&l, clipped);
+	make_line(&l, level, msg, fields, n);
 	return self.journal_fd == -1 ? sink_take(l.b, l.n) : journal_take(level, &l, fields, n);
 }
 
@@ -577,6 +593,44 @@ tell_dropped(void)
 		return false;
 	self.dropped = 0;
 	return true;
+}
+
+static void
+count_dropped(uint64_t lines)
+{
+	self.dropped += lines;
+	if (self.counter != NULL)
+		*self.counter += lines;
+}
+
+void
+log_flush(void)
+{
+	const int saved = errno;
+
+	if (held.n > 0 && (!tell_dropped() || !sink_take(held.b, held.n)))
+		count_dropped(held.lines);
+	held.n = held.lines = 0;
+	errno = saved;
+}
+
+void
+log_hold(void)
+{
+	self.holds = true;
+}
+
+static void
+hold_line(enum log_level level, const char *msg, const struct log_field *fields, size_t n)
+{
+	struct line l;
+
+	make_line(&l, level, msg, fields, n);
+	if (l.n > sizeof(held.b) - held.n)
+		log_flush();
+	memcpy(held.b + held.n, l.b, l.n);
+	held.n += l.n;
+	held.lines++;
 }
 
 void
@@ -595,10 +649,12 @@ log_write(enum log_level level, const char *msg, const struct log_field *fields,
 		return;
 	if (level == LOG_L_ERROR && self.errors_to != NULL)
 		self.errors_to(self.errors_arg, msg, fields, n);
-	if (!tell_dropped() || !write_line(level, msg, fields, n)) {
-		self.dropped++;
-		if (self.counter != NULL)
-			*self.counter += 1;
+	if (self.holds && level != LOG_L_ERROR && self.journal_fd == -1) {
+		hold_line(level, msg, fields, n);
+	} else {
+		log_flush(); /* lines stay in order */
+		if (!tell_dropped() || !write_line(level, msg, fields, n))
+			count_dropped(1);
 	}
 	errno = saved;
 }

@@ -3,8 +3,8 @@
  * (log_format).  When stderr is the journal ($JOURNAL_STREAM), the line begins with journald's level prefix and has no
  * time: "<6>msg=... key=value ...".
  *
- * A line is one write(2) of at most 4 KiB, so lines of several processes never mix; longer lines
- * are clipped.  A line that stderr would not accept at once is dropped: no process ever waits for
+ * A line is at most 4 KiB, and so is each write(2) of whole lines, so lines of several processes never mix; longer
+ * lines are clipped.  A line that stderr would not accept at once is dropped: no process ever waits for
  * its log.  Once stderr takes bytes again, one line says how many were dropped.  Text from outside is
  * quoted and escaped, and clipped to 256 bytes a field.
  *
@@ -56,6 +56,14 @@ void log_setup(enum log_level level, enum log_format format);
 /* True if a line of this level would be written: guards work done only for a debug line. */
 int log_enabled(enum log_level level);
 void log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n);
+
+/*
+ * From the first call of log_hold() on, lines wait until log_flush(): a worker writes those of one turn of its loop
+ * together.  A line of level error is written at once, behind those that wait.  A process that is killed loses the
+ * lines that wait.  Lines to journald's socket do not wait.
+ */
+void log_hold(void);
+void log_flush(void);
 
 /* Each line of level error also goes to fn; NULL: no longer. */
 typedef void log_error_fn(void *arg, const char *msg, const struct log_field *fields, size_t n);

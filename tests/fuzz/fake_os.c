@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/base/rnd.h"
 #include "tests/fuzz/check.h"
 
 #define FDS 1024
@@ -33,6 +34,7 @@ fake_os_begin(const struct fake_os *is)
 {
 	now_us = FIRST_US;
 	rnd = 1;
+	rnd_forget(); /* what an input before this one has drawn */
 	turns = 0;
 	memset(far_end, 0, sizeof(far_end));
 	memset(refused, 0, sizeof(refused));

@@ -387,6 +387,84 @@ Test(base_log, a_stuck_journal_drops_lines_and_counts_them)
 	dropped_and_counted(fds[0], fds[1]);
 }
 
+static size_t
+written(void)
+{
+	const ssize_t n = read(pipe_fds[0], got, sizeof(got) - 1);
+
+	got[n > 0 ? n : 0] = '\0';
+	return n > 0 ? (size_t)n : 0;
+}
+
+Test(base_log, lines_that_are_held_wait_for_the_flush_and_stay_in_order)
+{
+	cr_assert_eq(fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK), 0);
+	log_hold();
+	log_info("one");
+	log_warn("two");
+	cr_assert_eq(written(), 0);
+	log_flush();
+	cr_assert_gt(written(), 0);
+	cr_assert_lt(strstr(got, "msg=one"), strstr(got, "msg=two"), "%s", got);
+	log_flush();
+	cr_assert_eq(written(), 0);
+	log_info("three");
+	log_error("four");
+	cr_assert_gt(written(), 0, "an error does not wait");
+	cr_assert_lt(strstr(got, "msg=three"), strstr(got, "msg=four"), "%s", got);
+}
+
+/* More would not be one piece in a pipe. */
+Test(base_log, held_lines_are_written_before_they_are_more_than_4_KiB)
+{
+	char text[200];
+	unsigned next = 0, i;
+
+	memset(text, 'x', sizeof(text) - 1);
+	text[sizeof(text) - 1] = '\0';
+	cr_assert_eq(fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK), 0);
+	log_hold();
+	for (i = 0; i < 100; i++) {
+		log_info("line", LOG_U("i", i), LOG_S("text", text));
+		for (char *at = written() > 0 ? strstr(got, " i=") : NULL; at != NULL; at = strstr(at + 1, " i="))
+			cr_assert_eq(strtoul(at + 3, NULL, 10), next++);
+		cr_assert_leq(strlen(got), 4096);
+	}
+	cr_assert_gt(next, 60);
+	log_flush();
+	(void)written();
+	for (char *at = strstr(got, " i="); at != NULL; at = strstr(at + 1, " i="))
+		next++;
+	cr_assert_eq(next, 100);
+}
+
+Test(base_log, held_lines_that_find_no_room_are_counted)
+{
+	uint64_t counted = 0;
+	unsigned long long lines = 0, here = 0;
+	char all[1 << 17], *said;
+
+	cr_assert_eq(fcntl(pipe_fds[1], F_SETPIPE_SZ, 1 << 16), 1 << 16);
+	cr_assert_eq(fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK), 0);
+	log_count_dropped(&counted);
+	log_hold();
+	for (unsigned i = 0; i < 5000; i++)
+		log_info("line", LOG_U("i", i));
+	log_flush();
+	for (ssize_t n; (n = read(pipe_fds[0], all, sizeof(all) - 1)) > 0;)
+		for (char *at = all; at < all + n; at++)
+			here += *at == '\n';
+	cr_assert_eq(here + counted, 5000);
+	log_info("after");
+	log_flush();
+	log_count_dropped(NULL);
+	cr_assert_gt(written(), 0);
+	said = strstr(got, " lines=");
+	cr_assert(said != NULL && sscanf(said, " lines=%llu", &lines) == 1, "%s", got);
+	cr_assert_eq(lines, counted);
+	cr_assert_gt(strstr(got, "msg=after"), said);
+}
+
 /* The parent process says what it has dropped, and its child what the child has. */
 Test(base_log, a_child_process_begins_without_dropped_lines)
 {
