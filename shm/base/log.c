@@ -555,7 +555,8 @@ log_journal_fd(void)
 }
 
 static void
-make_line(struct line *l, enum log_level level, const char *msg, const struct log_field *fields, size_t n)
+make_line(struct line *l, enum log_level level, const char *msg, const struct log_field *fields,
+	size_t n)
 {
 	bool clipped;
 

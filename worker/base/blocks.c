@@ -7,7 +7,8 @@
 
 #include "shm/base/mem.h"
 
-#define STEPS 4 /* sizes between one power of two and the next: at most a fifth of a block is not used */
+/* Sizes between one power of two and the next: at most a fifth of a block is not used. */
+#define STEPS 4
 
 /* A block that is free. */
 struct block {
@@ -63,7 +64,7 @@ block_grow(struct blocks *b, char *p, size_t had, size_t want)
 	block = (char *)pop(b, row, size);
 	if (block == NULL)
 		return mem_resize(p, size, 1);
-	if (had > 0)
+	if (p != NULL)
 		memcpy(block, p, had);
 	block_give(b, p, had);
 	return block;

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #define BLOCK_LEAST ((size_t)32 << 10) /* bytes: smaller ones come from glibc's heap */
-#define BLOCK_MOST ((size_t)1 << 20)    /* larger ones are mapped each time: nothing of them is kept */
-#define BLOCKS_KEPT ((size_t)16 << 20)  /* bytes */
+#define BLOCK_MOST ((size_t)1 << 20) /* larger ones are mapped each time: nothing of them is kept */
+#define BLOCKS_KEPT ((size_t)16 << 20) /* bytes */
 #define BLOCK_SIZES 21                 /* 32, 40, 48, 56, 64, 80 ... 1024 KiB */
 
 struct block;

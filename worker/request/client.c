@@ -171,12 +171,12 @@ consume_ahead(struct client *c)
 
 /* Where the next bytes are read to. */
 static struct iovec
-place(const struct client *c)
+room(const struct client *c)
 {
 	struct iovec to = {.iov_len = 0};
 
 	if (c->req != NULL && c->in == NULL)
-		to = c->ops->place(c->req);
+		to = c->ops->room(c->req);
 	return to.iov_len > 0 ? to : (struct iovec){c->w->buf, WORKER_BUF};
 }
 
@@ -184,7 +184,7 @@ static void
 on_client_read(void *arg)
 {
 	struct client *c = arg;
-	const struct iovec to = place(c);
+	const struct iovec to = room(c);
 	const char *got = to.iov_base;
 	ssize_t n = sock_read(&c->sock, to.iov_base, to.iov_len);
 	size_t used = 0;

@@ -30,7 +30,7 @@ struct client_ops {
 	 * used; 0: more bytes are needed. */
 	size_t (*bytes)(struct client *c, const char *p, size_t n);
 	/* Returns where the next bytes of the request belong; no length: anywhere. */
-	struct iovec (*place)(const struct req *req);
+	struct iovec (*room)(const struct req *req);
 	/* Returns true while the request's head or body is being read. */
 	bool (*wants_bytes)(const struct req *req);
 	/* The socket took all queued bytes. */

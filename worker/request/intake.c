@@ -389,8 +389,8 @@ grow_body(struct req *req, size_t n)
 		want = need;
 	if (!limit_grow(req, want - req->job.text->body_cap))
 		return false;
-	req->job.text->body = block_grow(
-		&req->w->blocks, req->job.text->body, req->job.text->body_cap, want);
+	req->job.text->body =
+		block_grow(&req->w->blocks, req->job.text->body, req->job.text->body_cap, want);
 	req->job.text->body_cap = want;
 	return true;
 }
@@ -414,14 +414,15 @@ keep_body(struct req *req, struct span piece)
 }
 
 struct iovec
-intake_place(const struct req *req)
+intake_room(const struct req *req)
 {
 	const struct text *text = req->job.text;
 	const uint64_t left = req->framing.left;
 
 	if (req->framing.framing != HTTP_BODY_LENGTH || left > text->body_cap - text->body_len)
 		return (struct iovec){.iov_len = 0};
-	return (struct iovec){text->body + text->body_len, left < INTAKE_PIECE ? left : INTAKE_PIECE};
+	return (struct iovec){
+		text->body + text->body_len, left < INTAKE_PIECE ? left : INTAKE_PIECE};
 }
 
 struct intake

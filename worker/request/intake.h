@@ -27,7 +27,7 @@ struct intake {
 struct intake intake_head(struct req *req, const char *p, size_t n, size_t *scanned);
 /* Returns the memory that is allocated for all bytes of the body which still come, at most INTAKE_PIECE of it; no length:
  * there is none.  intake_body() takes bytes that were read there without copying them. */
-struct iovec intake_place(const struct req *req);
+struct iovec intake_room(const struct req *req);
 /* Reads bytes of the body. */
 struct intake intake_body(struct req *req, const char *p, size_t n);
 /* The body is complete: parses the members that the router needs.  Returns NULL, or why the

@@ -513,9 +513,9 @@ client_bytes(struct client *c, const char *p, size_t n)
 }
 
 static struct iovec
-client_place(const struct req *req)
+client_room(const struct req *req)
 {
-	return req->state == REQ_BODY ? intake_place(req) : (struct iovec){.iov_len = 0};
+	return req->state == REQ_BODY ? intake_room(req) : (struct iovec){.iov_len = 0};
 }
 
 static bool
@@ -544,7 +544,7 @@ client_gone(struct req *req, bool stalled)
 }
 
 const struct client_ops request_client_ops = {.bytes = client_bytes,
-	.place = client_place,
+	.room = client_room,
 	.wants_bytes = client_wants,
 	.drained = client_drained,
 	.gone = client_gone};

@@ -426,7 +426,8 @@ Test(base_log, held_lines_are_written_before_they_are_more_than_4_KiB)
 	log_hold();
 	for (i = 0; i < 100; i++) {
 		log_info("line", LOG_U("i", i), LOG_S("text", text));
-		for (char *at = written() > 0 ? strstr(got, " i=") : NULL; at != NULL; at = strstr(at + 1, " i="))
+		for (char *at = written() > 0 ? strstr(got, " i=") : NULL; at != NULL;
+			at = strstr(at + 1, " i="))
 			cr_assert_eq(strtoul(at + 3, NULL, 10), next++);
 		cr_assert_leq(strlen(got), 4096);
 	}
