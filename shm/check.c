@@ -448,6 +448,7 @@ mend_past(struct check *c, uint32_t ep)
 	} times[] = {
 		{&seg->tallies[ep].last, TALLY_CAUSE_BITS, 56},
 		{&seg->tallies[ep].alive_ms, 0, 64},
+		{&seg->tallies[ep].shed_ms, 0, 64},
 		{&seg->tallies[ep].blame, 0, EP_MS_BITS},
 		{&seg->refusals[ep].word, 0, EP_MS_BITS},
 		{&seg->refusals[ep].failed_alike_ms, 0, 64},

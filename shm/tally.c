@@ -34,6 +34,12 @@ tally_alive(struct seg *seg, uint32_t ep, uint64_t now_ms)
 }
 
 void
+tally_shed(struct seg *seg, uint32_t ep, uint64_t now_ms)
+{
+	(void)shm_xchg(&tally_of(seg, ep)->shed_ms, now_ms);
+}
+
+void
 tally_begin(struct seg *seg, uint32_t ep)
 {
 	struct tally *t = tally_of(seg, ep);
@@ -42,6 +48,7 @@ tally_begin(struct seg *seg, uint32_t ep)
 		(void)shm_xchg(&t->outcomes[cause], 0);
 	(void)shm_xchg(&t->last, 0);
 	(void)shm_xchg(&t->alive_ms, 0);
+	(void)shm_xchg(&t->shed_ms, 0);
 }
 
 uint64_t
@@ -64,6 +71,12 @@ uint64_t
 tally_alive_ms(const struct seg *seg, uint32_t ep)
 {
 	return shm_load(&tally_of(seg, ep)->alive_ms);
+}
+
+uint64_t
+tally_shed_ms(const struct seg *seg, uint32_t ep)
+{
+	return shm_load(&tally_of(seg, ep)->shed_ms);
 }
 
 enum tally_cause

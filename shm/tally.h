@@ -20,6 +20,8 @@
 void tally_add(struct seg *seg, uint32_t ep, enum tally_cause cause, uint64_t now_ms);
 /* The endpoint has sent bytes of a good answer. */
 void tally_alive(struct seg *seg, uint32_t ep, uint64_t now_ms);
+/* The endpoint has answered 429 or 503: background requests stay away for a while (worker/attempt/background.c). */
+void tally_shed(struct seg *seg, uint32_t ep, uint64_t now_ms);
 /* Master: its slot begins a new life. */
 void tally_begin(struct seg *seg, uint32_t ep);
 
@@ -31,6 +33,8 @@ uint64_t tally_requests(const struct seg *seg, uint32_t ep);
 enum tally_cause tally_last(const struct seg *seg, uint32_t ep, uint64_t *ret_ms);
 /* When the last bytes of a good answer came, to TALLY_ALIVE_STEP_MS; 0: there were none. */
 uint64_t tally_alive_ms(const struct seg *seg, uint32_t ep);
+/* When it last answered 429 or 503; 0: never. */
+uint64_t tally_shed_ms(const struct seg *seg, uint32_t ep);
 
 /* The label: "5xx". */
 const char *tally_cause_name(enum tally_cause cause);

@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 13
+#define SHM_VERSION 14
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -199,6 +199,8 @@ struct tally {
 	uint64_t blame;
 	/* the ids that its engine has named (shm/restart.h).  W: CAS by all */
 	uint64_t ids;
+	/* clock_ms of its last 429 or 503; 0: none.  W: exchange by all */
+	uint64_t shed_ms;
 };
 
 /* One per endpoint slot: how long its engine takes, at all workers, in this life of the slot (shm/latency.h). */

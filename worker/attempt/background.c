@@ -25,8 +25,9 @@
 #define NAME_ANSWERS 3   /* that are no refusal; then the engine's own lease frees the blocks */
 #define PAUSE_FIRST_MS 200 /* the longest pause before the second try; half of it is the shortest */
 #define PAUSE_LATER_MS 5000 /* the same before later tries: what broke the first two may be over */
-#define SHED_MS 1000        /* the shortest pause after 429 or 503, and while no engine is up */
-#define LAST_MS 500         /* no pause that is longer when the worker wants to exit */
+#define SHED_MS                                                                                    \
+	1000 /* no engine is asked for that long after its 429 or 503; a pause while there is none */
+#define LAST_MS 500 /* no pause that is longer when the worker wants to exit */
 
 enum task {
 	TASK_ABORT,   /* the engine ends a request; one try */
@@ -106,15 +107,6 @@ ask(struct background *e, struct endpoint *ep)
 	leg_start(leg);
 }
 
-/* Returns true if the engine has answered a request just now that it has no room. */
-static bool
-has_shed(const struct seg *seg, uint32_t slot, uint64_t now_ms)
-{
-	uint64_t ms;
-
-	return tally_last(seg, slot, &ms) == TALLY_BUSY && now_ms < ms + SHED_MS;
-}
-
 /* Returns true if the engine is up, and has room for all that is known. */
 static bool
 has_room(const struct seg *seg, const struct endpoint *ep, uint64_t now_ms)
@@ -122,7 +114,7 @@ has_room(const struct seg *seg, const struct endpoint *ep, uint64_t now_ms)
 	const struct ep_view v = ep_view(seg, ep->slot, now_ms, 0);
 
 	return v.tag == ep->tag && v.state == EP_UP && busy_left(seg, ep->slot, now_ms) == 0 &&
-	       !has_shed(seg, ep->slot, now_ms);
+	       now_ms >= tally_shed_ms(seg, ep->slot) + SHED_MS;
 }
 
 /* Returns the next engine that may be asked; NULL: none at present. */
@@ -173,8 +165,11 @@ ask_next(struct background *e)
 static void
 go_on(struct background *e)
 {
-	const bool shed = e->leg.status == 429 || e->leg.status == 503;
+	const struct endpoint *ep = e->leg.ep;
+	struct seg *seg = e->leg.w->seg;
 
+	if ((e->leg.status == 429 || e->leg.status == 503) && ep_tag(seg, ep->slot) == ep->tag)
+		tally_shed(seg, ep->slot, clock_ms()); /* all others stay away, too */
 	if (e->task == TASK_ABORT || e->leg.w->quit_ms != 0 ||
 		(e->leg.status != 0 && --e->answers == 0)) {
 		give_up(e);
@@ -182,7 +177,7 @@ go_on(struct background *e)
 	}
 	leg_end(&e->leg);
 	leg_forget_answer(&e->leg); /* not kept for seconds: the answer has been read */
-	pause_for(e, clock_ms(), shed ? SHED_MS : 0);
+	pause_for(e, clock_ms(), 0);
 }
 
 /* Returns true if the engine itself has refused: not a proxy before it, nor an engine that

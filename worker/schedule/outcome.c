@@ -127,8 +127,11 @@ tally(const struct exchange *x, enum tally_cause cause)
 {
 	const struct endpoint *ep = x->engine->ep;
 
-	if (ep_tag(x->w->seg, ep->slot) == ep->tag)
-		tally_add(x->w->seg, ep->slot, cause, clock_ms());
+	if (ep_tag(x->w->seg, ep->slot) != ep->tag)
+		return;
+	tally_add(x->w->seg, ep->slot, cause, clock_ms());
+	if (x->status == 429 || x->status == 503)
+		tally_shed(x->w->seg, ep->slot, clock_ms());
 }
 
 /* The engine answers: excuses it for others that wait there (worker/attempt/failover.c). */

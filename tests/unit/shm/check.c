@@ -857,12 +857,14 @@ Test(shm_check, no_endpoint_is_away_for_ever, .init = at_work, .fini = off_work)
 Test(shm_check, what_has_happened_is_not_ahead_of_the_clock, .init = at_work, .fini = off_work)
 {
 	seg->tallies[0].last = seg->tallies[0].alive_ms = seg->tallies[0].blame = UINT64_MAX;
+	seg->tallies[0].shed_ms = UINT64_MAX;
 	seg->refusals[0].word = seg->refusals[0].failed_alike_ms = UINT64_MAX;
 	seg->latencies[0].first[0] = seg->named_counts[NAMED_MODEL_SLOTS].count[0] = UINT64_MAX;
 	mend();
 	cr_assert_eq(seg->named_counts[NAMED_MODEL_SLOTS].count[0], 0);
 	cr_assert_eq(seg->latencies[0].first[0], 0);
 	cr_assert_eq(seg->tallies[0].last | seg->tallies[0].alive_ms | seg->tallies[0].blame, 0);
+	cr_assert_eq(seg->tallies[0].shed_ms, 0);
 	cr_assert_eq(seg->refusals[0].word | seg->refusals[0].failed_alike_ms, 0);
 }
 

@@ -57,7 +57,10 @@ Test(shm_tally, a_new_life_of_the_slot_begins_with_nothing)
 	tally_add(seg, EP, TALLY_GOOD, NOW);
 	tally_add(seg, EP, TALLY_4XX, NOW);
 	tally_alive(seg, EP, NOW);
+	tally_shed(seg, EP, NOW);
+	cr_assert_eq(tally_shed_ms(seg, EP), NOW);
 	ep_slot_begin(seg, EP);
+	cr_assert_eq(tally_shed_ms(seg, EP), 0);
 	cr_assert_eq(tally_requests(seg, EP), 0);
 	cr_assert_eq(tally_alive_ms(seg, EP), 0);
 	cr_assert_eq(tally_last(seg, EP, &ms), TALLY_GOOD);
