@@ -351,6 +351,7 @@ def other_values(r):
 COSTS = {"live": "live", "generation": "new generation", "restart": "restart"}
 
 
+@pytest.mark.timeout(120 * SLOW)  # some hundred reloads
 def test_every_key_does_what_the_table_says(world):
     r, _, _ = world.pd(admin={"listen": [f"127.0.0.1:{free_port()}"]})
     r.operator_headers = [("Authorization", f"Bearer {OPERATORS_KEY}")]
