@@ -169,7 +169,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: engine-args fleet-demo fleet-systemd fleet-tutorial chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format docs torture torture-bins torture-mutants fuzz verify
+.PHONY: engine-args proxies fleet-demo fleet-systemd fleet-tutorial chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format docs torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -193,6 +193,10 @@ chaos: deps-test
 clients: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins
 	@PDR_VARIANT=$(VARIANT) tests/clients/run.sh
+# nginx, haproxy and Envoy before the router: needs a package index for Envoy
+proxies: deps-test
+	@$(MAKE) --no-print-directory $(JOBS) bins
+	@PDR_VARIANT=$(VARIANT) tests/tools/proxies.sh
 # what pdctl fleet renders, against the argument parsers of released engines: needs a package index
 engine-args: deps-test
 	@$(MAKE) --no-print-directory $(JOBS) bins
@@ -282,4 +286,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= | clean"

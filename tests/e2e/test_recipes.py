@@ -1,4 +1,7 @@
-"""etc/proxies/: what an operator puts before the router lets streams through as they come, and says whose they are."""
+"""etc/proxies/: what an operator puts before the router lets streams through as they come, and says whose they are.
+Debian has no Envoy: `make proxies` fetches one and sets PDR_ENVOY; without it the recipe is read, and not run."""
+import contextlib
+import os
 import re
 import socket
 import subprocess
@@ -12,7 +15,9 @@ from procs import MODEL, free_port, wait
 from raw import Client, text_of
 
 PROXIES = Path(__file__).parents[2] / "etc" / "proxies"
-COMMAND = {"nginx.conf": ["nginx", "-e", "stderr", "-g", "daemon off; pid nginx.pid;", "-p"], "haproxy.cfg": ["haproxy", "-db", "-f"]}
+ENVOY = os.environ.get("PDR_ENVOY")
+COMMAND = {"nginx.conf": ["nginx", "-e", "stderr", "-g", "daemon off; pid nginx.pid;", "-p"], "haproxy.cfg": ["haproxy", "-db", "-f"],
+           **({"envoy.yaml": [ENVOY, "--use-dynamic-base-id", "--concurrency", "2", "-l", "warn", "-c"]} if ENVOY else {})}
 
 
 class Proxy:
@@ -20,11 +25,12 @@ class Proxy:
 
     def __init__(self, recipe, r, folder):
         self.port = free_port()
-        text = (PROXIES / recipe).read_text().replace("127.0.0.1:8000", f"{r.host}:{r.port}")
-        text, n = re.subn(r"(listen |bind :)80\b", lambda m: m[1].replace(":", "") + f"127.0.0.1:{self.port}", text)
-        assert n == 1
-        for much in ("16384", "65536"):
-            text = text.replace(much, "500")
+        text, n = re.subn(r"127\.0\.0\.1(:|, port_value: )8000\b", rf"{r.host}\g<1>{r.port}", (PROXIES / recipe).read_text())
+        text, m = re.subn(r"(listen |bind |address: )(0\.0\.0\.0)?(:|, port_value: |)80\b",
+                          lambda m: f"{m[1]}127.0.0.1{m[3] or ':'}{self.port}", text)
+        assert n == m == 1
+        for much in ("worker_connections 16384", "maxconn 65536"):
+            text = text.replace(much, much.split()[0] + " 500")
         file = folder / recipe
         file.write_text(text)
         where = [f"{folder}/", "-c", recipe] if recipe == "nginx.conf" else [file]
@@ -90,10 +96,36 @@ def test_a_large_body_passes(before):
     assert a.status == 200 and a.json()["choices"][0]["text"] == expect.text(prompt, 1)
 
 
+def test_a_client_keeps_its_id(before):
+    r, proxy, _ = before
+    with proxy.client() as c:
+        assert c.post("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 1}, [("X-Request-Id", "mine")])["x-request-id"] == "mine"
+    assert r.end_of("mine")["status"] == 200
+
+
+@pytest.mark.skipif(not ENVOY, reason="only Envoy has a bound of 1,024 that the recipe lifts; `make proxies` runs it")
+@pytest.mark.parametrize("before", ["envoy.yaml"], indirect=True)
+def test_more_streams_than_envoys_own_bound(before):
+    _, proxy, d = before
+    d.pause()
+    with contextlib.ExitStack() as all_of_them:
+        clients = [all_of_them.enter_context(proxy.client()) for _ in range(1100)]
+        for c in clients:
+            c.request("POST", "/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 2, "stream": True})
+        wait("all are there", lambda: d.metric("pdsim:running_requests") == len(clients))
+        d.go_on()
+        assert all(list(c.events())[-1].data == "[DONE]" for c in clients)
+
+
 def test_envoys_recipe_is_whole():
-    """Debian has no Envoy: what is tested is that its time limits are lifted and the addresses are those of the other recipes."""
+    """Its time limits are lifted, and it leaves a connection before the router does: a request that meets a close is a 503 of Envoy."""
     made = yaml.safe_load((PROXIES / "envoy.yaml").read_text())["static_resources"]
     manager = made["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     route = manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
     assert route["timeout"] == "0s" and manager["stream_idle_timeout"] == "3600s" and manager["use_remote_address"]
-    assert made["clusters"][0]["name"] == route["cluster"]
+    cluster = made["clusters"][0]
+    assert cluster["name"] == route["cluster"]
+    options = cluster["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
+    idle = options["common_http_protocol_options"]["idle_timeout"]
+    routers = yaml.safe_load((PROXIES.parent / "pdrouter.yaml").read_text())["client"]["idle_timeout"]
+    assert int(idle.removesuffix("s")) < int(routers.removesuffix("s"))
