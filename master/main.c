@@ -39,6 +39,7 @@
 #include "master/supervise/takeover.h"
 #include "master/supervise/upgrade.h"
 #include "master/topology/source.h"
+#include "proto/tls/wipe.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -924,10 +925,12 @@ main(int argc, char **argv)
 {
 	struct conf_error err = {.line = 0};
 	struct master m = {.code = EXIT_SUCCESS, .argv = argv};
+	const bool wipes = tls_wipe_begin(); /* before any other call of OpenSSL */
 	char text[600];
 
 	fill_standard_fds();
 	log_init("master", 0);
+	assert(wipes);
 	if (conf_args_parse(argc, argv, &m.args, &err) != 0) {
 		(void)fprintf(stderr, "pdrouter: %s\nTry pdrouter --help\n",
 			conf_error_text(&err, text, sizeof(text)));

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/tls/wipe.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/log.h"
@@ -380,6 +381,7 @@ worker_main(const struct heritage *h)
 		(w->tls = tls_server_new(w, &h->conf->tls)) == NULL)
 		return CHILD_EXIT_NO_RESPAWN;
 	wipe_certificates(h->conf);
+	tls_wipe_end();
 	if (w != NULL)
 		h->enter_sandbox(h);
 	if (w == NULL || write(h->channel, &ready, 1) != 1)

@@ -98,7 +98,7 @@ _Noreturn void
 child_run(const struct proc_kind *kind, const struct heritage *h)
 {
 	char name[16]; /* the kernel's limit; longer ones are cut */
-	const int r = seg_read_only(h->seg);
+	int r = seg_read_only(h->seg);
 	const char *failed;
 	int error;
 
@@ -112,8 +112,11 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	if (getppid() != h->master_pid)
 		_exit(CHILD_EXIT_OK);
 	conf_wipe_keys(h->conf);
-	if (kind->count == NULL) /* a single process: it serves no clients */
+	if (kind->count == NULL) { /* a single process: it serves no clients */
 		conf_wipe_certificates(h->conf);
+		if (r == 0)
+			r = seg_hide_keys(h->seg);
+	}
 	(void)snprintf(name, sizeof(name), "pdr-%s", kind->name);
 	(void)prctl(PR_SET_NAME, name, 0, 0, 0);
 	log_init(kind->name, h->slot);

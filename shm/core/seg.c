@@ -73,11 +73,12 @@ enum part {
 	PART_HEADER,
 	PART_RCU,
 	PART_SETTINGS,
-	PART_TICKETS,
 	PART_PROC_RECORDS,
 	PART_EP_RECORDS,
 	PART_POOL_NAMES,
 	PART_NAMED,
+	PART_SECRET, /* the first of those that have keys: master and workers alone map them */
+	PART_TICKETS = PART_SECRET,
 	PART_ARENAS,
 	PART_KEYS_ARENAS,
 	PART_WRITABLE, /* the first of those that all processes write */
@@ -154,11 +155,11 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_HEADER]     = { "header", 0, sizeof(struct shm_header) },
 		[PART_RCU]        = { "rcu domain", 0, sizeof(struct rcu_domain) },
 		[PART_SETTINGS]   = { "settings", 0, sizeof(struct settings) },
-		[PART_TICKETS]    = { "tickets", 0, sizeof(struct tickets) },
 		[PART_PROC_RECORDS] = { "process records", 0, slots * sizeof(struct proc_record) },
 		[PART_EP_RECORDS] = { "endpoint records", 0, s->max_endpoints * sizeof(struct ep_record) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_NAMED]      = { "names", 0, named * sizeof(struct named_slot) },
+		[PART_TICKETS]    = { "tickets", 0, sizeof(struct tickets) },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
 		[PART_KEYS_ARENAS] = { "key arenas", 0, SHM_KEYS_ARENAS * keys_arena_bytes(s) },
 		[PART_READERS]    = { "rcu readers", 0, slots * sizeof(struct rcu_reader) },
@@ -185,7 +186,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 	size_t at = 0;
 
 	for (int i = 0; i < PART_N; i++) {
-		if (i == PART_WRITABLE)
+		if (i == PART_SECRET || i == PART_WRITABLE)
 			at = round_page(at);
 		part[i] = want[i];
 		part[i].offset = at;
@@ -254,6 +255,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->arenas = AT(PART_ARENAS);
 	seg->keys_arenas = AT(PART_KEYS_ARENAS);
 #undef AT
+	seg->secret = base + part[PART_SECRET].offset;
 	seg->writable = base + part[PART_WRITABLE].offset;
 	seg->writable_bytes = seg_size(sizes, NULL) - part[PART_WRITABLE].offset;
 	seg->arena_bytes = arena_bytes(sizes);
@@ -352,6 +354,16 @@ seg_read_only(struct seg *seg)
 
 	return mmap(seg->hdr, masters, PROT_READ, MAP_SHARED | MAP_FIXED, seg->masters_fd, 0) ==
 			       MAP_FAILED
+		       ? -errno
+		       : 0;
+}
+
+int
+seg_hide_keys(struct seg *seg)
+{
+	/* another mapping in its place, and not mprotect(), which could be undone */
+	return mmap(seg->secret, (size_t)(seg->writable - seg->secret), PROT_NONE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED
 		       ? -errno
 		       : 0;
 }

@@ -64,9 +64,10 @@ struct seg {
 	size_t keys_arena_bytes;
 	size_t slab_bytes;
 	size_t queue_bytes;
-	struct own *own; /* a worker's private copy of its rows: shm/own.h; NULL in others */
-	int masters_fd;  /* the first memfd */
-	unsigned char *writable; /* the second memfd */
+	struct own *own;       /* a worker's private copy of its rows: shm/own.h; NULL in others */
+	int masters_fd;        /* the first memfd */
+	unsigned char *secret; /* ticket keys, tables (with keys of engines), keys of clients */
+	unsigned char *writable; /* the second memfd: begins where `secret` ends */
 	size_t writable_bytes;
 };
 
@@ -89,6 +90,8 @@ int seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret);
  * Returns 0 or -errno.  masters_fd is not needed afterwards.
  */
 int seg_read_only(struct seg *seg);
+/* A child that reads no table, after seg_read_only(): what has keys is not mapped any more.  Returns 0 or -errno. */
+int seg_hide_keys(struct seg *seg);
 /* The running program's build: a hash of the linker's build id. */
 uint64_t seg_build(void);
 /* 0 if hdr is of this version, build and these sizes, else -EPROTO. */

@@ -24,6 +24,11 @@ class Cert:
     def run(*args):
         subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True, timeout=20)
 
+    def number(self):
+        """The 32 bytes of an EC key that nobody else may have."""
+        der = subprocess.run(["openssl", "ec", "-in", self.key, "-outform", "DER"], check=True, capture_output=True, timeout=20)
+        return der.stdout[7:39]  # behind the version, in an OCTET STRING
+
     def row(self):
         return {"cert": self.cert, "key": self.key}
 

@@ -1,5 +1,5 @@
 """The sandbox of workers and notifier: a system call that they do not need ends them, as the log says; what it takes to serve
-without it; the user that they become."""
+without it; the user that they become; the keys that they do not have."""
 import os
 import pwd
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from certs import Cert
 from procs import BIN, VARIANT, free_port, wait
 
 filtered = pytest.mark.skipif(VARIANT == "asan", reason="sanitizers make calls of their own")
@@ -71,6 +72,51 @@ def test_each_child_is_in_the_sandbox(world):
         assert had["NoNewPrivs"] == "1" and int(had["Seccomp_filters"]) == outer + (VARIANT != "asan")
         assert {had[f"Cap{which}"] for which in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
     assert r.complete().status == 200
+
+
+def memory(pid):
+    """All that a process may read, a mapping at a time."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as m:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            where, rights, *rest = line.split()
+            if rights[0] == "r" and not rest[-1].startswith("[v"):
+                begin, end = (int(x, 16) for x in where.split("-"))
+                m.seek(begin)
+                yield m.read(end - begin)
+
+
+def can_look(pid):
+    try:
+        return open(f"/proc/{pid}/mem", "rb").close() is None
+    except PermissionError:
+        return False
+
+
+def holders(pid, keys):
+    return {name for data in memory(pid) for name, key in keys.items() if key in data}
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or VARIANT != "release", reason="root alone can look; a sanitizer keeps what was freed")
+def test_processes_without_need_of_keys_have_none(world):
+    cert, own = Cert(world.dir, "localhost"), Cert(world.dir, "own")
+    file = world.dir / "engine.key"
+    file.write_text("sk-of-the-engines-4711")
+    pool = world.pool([world.engine("prefill")], [world.engine("decode")], engine_api_key_file=str(file),
+                      tls={"ca": cert.cert, "cert": own.cert, "key": own.key})
+    r = world.router(pool, workers=1, tls={"listen": [f"127.0.0.1:{free_port()}"], "certificates": [cert.row()]},
+                     lmcache={"listen": f"tcp://127.0.0.1:{free_port()}"}, tracing={"otlp": f"http://127.0.0.1:{free_port()}"})
+    if not can_look(*r.children()):
+        pytest.skip("a container without CAP_SYS_PTRACE")
+    keys = {"of engines": file.read_bytes()}
+    for name, of in ("certificate", cert), ("own", own):
+        keys[f"{name}, as text"] = Path(of.key).read_bytes().splitlines()[1]
+        keys[f"{name}, its number"] = of.number()
+        keys[f"{name}, its words"] = of.number()[::-1]
+    assert holders(r.pid, keys) > {"of engines", "own, its words"}, "it finds what is there"
+    r.complete()
+    assert holders(*r.children(), keys) >= {"of engines", "certificate, its words", "own, its words"}
+    for kind in "notifier", "exporter":
+        assert holders(*wait(kind, lambda: r.children(kind)), keys) == set(), kind
 
 
 def test_each_process_says_what_it_uses(world):

@@ -35,7 +35,7 @@ ROOMS = {
     "master/pdfleet": "master/topology master/config proto/http proto/json shm/base",
     "master/pdctl": "",
     # main.c wires the processes
-    "master": "master/supervise master/fleet master/probe master/config master/topology master/notifier master/exporter worker shm shm/core shm/base",
+    "master": "master/supervise master/fleet master/probe master/config master/topology master/notifier master/exporter worker proto/tls shm shm/core shm/base",
     "worker/base": "proto/http proto/json shm shm/core shm/base",
     "worker/net": "worker/base proto/tls proto/http proto/json shm shm/core shm/base",
     "worker/schedule": "worker/handshake worker/net worker/base proto/http proto/json shm shm/core shm/base",
@@ -44,7 +44,7 @@ ROOMS = {
                       "proto/http proto/json proto/answer shm shm/core shm/base",
     "worker/request": "worker/attempt worker/handshake worker/schedule worker/net worker/base "
                       "proto/http proto/json proto/answer proto/wire shm shm/core shm/base",
-    "worker": "worker/request worker/attempt worker/handshake worker/schedule worker/net worker/base shm shm/core shm/base",
+    "worker": "worker/request worker/attempt worker/handshake worker/schedule worker/net worker/base proto/tls shm shm/core shm/base",
 }
 # (file, header): why this include against the direction is right
 FILES = {

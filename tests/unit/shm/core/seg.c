@@ -67,11 +67,11 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		(unsigned char *)(p), base + part[i].offset + part[i].bytes, "%s", part[i].name)
 	ENDS(1, seg->rcu + 1);
 	ENDS(2, seg->settings + 1);
-	ENDS(3, seg->tickets + 1);
-	ENDS(4, seg->proc_records + slots);
-	ENDS(5, seg->ep_records + sizes.max_endpoints);
-	ENDS(6, seg->pool_names + (size_t)sizes.max_pools * 64);
-	ENDS(7, seg->named + named);
+	ENDS(3, seg->proc_records + slots);
+	ENDS(4, seg->ep_records + sizes.max_endpoints);
+	ENDS(5, seg->pool_names + (size_t)sizes.max_pools * 64);
+	ENDS(6, seg->named + named);
+	ENDS(7, seg->tickets + 1);
 	ENDS(8, seg->arenas + SHM_ARENAS * seg->arena_bytes);
 	ENDS(9, seg->keys_arenas + SHM_KEYS_ARENAS * seg->keys_arena_bytes);
 	ENDS(10, seg->readers + slots);
@@ -95,6 +95,7 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(26, seg->named_counts + named);
 	ENDS(27, (unsigned char *)seg_slab(seg, slots));
 	ENDS(28, seg_span_data(seg, workers - 1) + sizes.span_bytes);
+	cr_assert_eq(seg->secret, (unsigned char *)seg->tickets);
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
 #undef ENDS
@@ -330,6 +331,38 @@ Test(shm_seg, a_child_cannot_write_what_is_the_masters)
 	cr_assert_eq(child_stores(seg->readers, false), 0);
 	cr_assert_eq(child_stores(seg->writable + seg->writable_bytes - 1, false), 0);
 	seg_pool_name(seg, 0)[0] = 'x'; /* the master still can */
+}
+
+/* The status of a child without keys that reads this byte. */
+static int
+child_reads(const volatile void *at)
+{
+	const pid_t pid = fork();
+	int status;
+
+	cr_assert_geq(pid, 0);
+	if (pid == 0) {
+		(void)signal(SIGSEGV, SIG_DFL);
+		if (seg_read_only(seg) != 0 || seg_hide_keys(seg) != 0)
+			_exit(2);
+		_exit(*(const volatile unsigned char *)at);
+	}
+	cr_assert_eq(waitpid(pid, &status, 0), pid);
+	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+Test(shm_seg, a_child_may_do_without_keys)
+{
+	const void *const keys[] = {&seg->tickets->word, seg->arenas,
+		seg->arenas + SHM_ARENAS * seg->arena_bytes - 1, seg->keys_arenas,
+		seg->keys_arenas + SHM_KEYS_ARENAS * seg->keys_arena_bytes - 1};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		cr_assert_eq(child_reads(keys[i]), -SIGSEGV, "%zu", i);
+	seg->settings->word[SETTINGS_WORDS - 1] = 7;
+	cr_assert_eq(child_reads(&seg->settings->word[SETTINGS_WORDS - 1]), 7);
+	cr_assert_eq(child_reads(&seg->named[NAMED_MODEL_SLOTS]), 0);
+	cr_assert_eq(child_reads(seg->readers), 0);
 }
 
 Test(shm_seg, a_crash_note_is_clipped)
