@@ -697,6 +697,36 @@ Test(tls, the_name_chooses_the_certificate)
 	cr_assert_str_eq(certificate_for(NULL), "a.test");
 }
 
+/* No client of TLS 1.2 makes the worker sign again: it gets an alert, and what it does then is its own affair. */
+Test(tls, no_client_begins_a_second_handshake)
+{
+	SSL_CTX_set_max_proto_version(client_ctx, TLS1_2_VERSION);
+	shake_hands();
+	cr_assert_eq(SSL_renegotiate(client), 1);
+	cr_assert_neq(SSL_do_handshake(client), 1);
+	turn();
+	cr_assert(s.fd != -1 && last == -EAGAIN);
+	cr_assert_neq(SSL_do_handshake(client), 1);
+	cr_assert_eq(ERR_GET_REASON(ERR_peek_last_error()), SSL_R_NO_RENEGOTIATION);
+	cr_assert_eq(count(M_TLS_FULL), 1);
+}
+
+/* Its head is enough: no byte of such a record is kept. */
+Test(tls, a_record_that_is_too_long_ends_the_connection)
+{
+	static const unsigned char longest[] = {23, 3, 3, 0x41, 0x00},
+				   too_long[] = {23, 3, 3, 0x41, 0x01};
+
+	shake_hands(); /* TLS 1.3: 2^14 + 256 bytes */
+	cr_assert_eq(write(peer, longest, 5), 5);
+	turn();
+	cr_assert_eq(last, -EAGAIN, "it may come");
+	shake_hands();
+	cr_assert_eq(write(peer, too_long, 5), 5);
+	turn();
+	cr_assert(last == -EPROTO && s.fd == -1);
+}
+
 Test(tls, a_client_that_wants_another_protocol)
 {
 	shake_hands();
