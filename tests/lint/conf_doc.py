@@ -19,9 +19,10 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SAMPLE, UNIT, RELOAD = "etc/pdrouter.yaml", "systemd/pdrouter.service", "etc/docs/configuration.md"
-# what an upgrade, a restart, the state_file and a host without memory need
+# what an upgrade, a restart, the state_file, a host without memory and a line for each request need
 NEEDED = {"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed", "FileDescriptorStoreMax": r"[1-9]\d*", "StateDirectory": r"\w+",
-            "OOMPolicy": "continue", "OOMScoreAdjust": r"-[1-9]\d*", "LimitCORE": "0"}
+            "OOMPolicy": "continue", "OOMScoreAdjust": r"-[1-9]\d*", "LimitCORE": "0", "LogRateLimitIntervalSec": "1s",
+            "LogRateLimitBurst": r"\d{6,}"}
 # `key: value   # [class] doc`, at any depth, perhaps as the first key of a list's entry
 LINE = re.compile(r"^(?P<indent> *)(?P<dash>- )?(?P<key>[a-z_]+):(?P<value>[^#]*?)(?: *# \[(?P<class>\w+)\] (?P<doc>.*))?$")
 TABLE_OF = {"": "root", "pools": "pool", "pools.prefill": "endpoint", "pools.decode": "endpoint"}

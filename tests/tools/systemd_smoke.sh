@@ -219,6 +219,38 @@ check "the watchdog is fed" [ "$(main_pid)" = "$old" ]
 check "stop the master" systemctl kill -s STOP --kill-who=main $U
 check "a stopped master is replaced by the watchdog" within 10 eval "systemctl is-active $U && [ \$(main_pid) != $old ]"
 
+# Requests of an unknown path, which have a line each, at a rate: NUMBER A_SECOND; says the rate that there was.
+flood() {
+	python3 - "$port" "$@" <<-'PYTHON'
+		import socket, sys, threading, time
+		port, number, rate = map(int, sys.argv[1:])
+		CONNECTIONS, EACH = 8, 10  # so many requests are written at once
+		begun = time.monotonic()
+		def connection():
+		    with socket.create_connection(("127.0.0.1", port)) as s, s.makefile("rb") as answers:
+		        for i in range(number // CONNECTIONS // EACH):
+		            time.sleep(max(0, begun + i * EACH * CONNECTIONS / rate - time.monotonic()))
+		            s.sendall(b"GET /flood HTTP/1.1\r\nHost: r\r\n\r\n" * EACH)
+		            for _ in range(EACH):
+		                head = b"".join(iter(answers.readline, b"\r\n"))
+		                assert head.startswith(b"HTTP/1.1 404 "), head
+		                answers.read(int(head.lower().partition(b"content-length:")[2].split()[0]))
+		threads = [threading.Thread(target=connection) for _ in range(CONNECTIONS)]
+		for t in threads:
+		    t.start()
+		for t in threads:
+		    t.join()
+		print(int(number / (time.monotonic() - begun)), end="")
+	PYTHON
+}
+systemctl restart $U
+mark
+flood 50000 10000 >"$dir/rate" 2>&1
+journalctl --sync
+check "$(tail -n 1 "$dir/rate") lines a second for 5 s are all in the journal" \
+	same "$(journal info | grep -c 'reason=not_found')" 50000
+check "... and none was dropped" eval "curl -s $base/metrics | grep -xF 'pdrouter_log_lines_dropped_total 0'"
+
 refused() { # asks again and again while a restart runs; the longest wait in ms
 	local at
 	for _ in $(seq 100); do
