@@ -206,7 +206,7 @@ on_channel(evutil_socket_t fd, short what, void *arg)
 	if (n == -1 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) { /* the master is gone */
-		log_flush();
+		log_finish();
 		_exit(CHILD_EXIT_OK);
 	}
 	if (msg == CH_SERVE)
@@ -393,9 +393,10 @@ worker_main(const struct heritage *h)
 		if (event_base_loop(w->base, EVLOOP_ONCE) == -1)
 			abort();
 		worker_reap(w);
-		log_flush();
+		if (!log_flush())
+			worker_need_tick(w);
 	}
 	worker_free(w);
-	log_flush();
+	log_finish();
 	return CHILD_EXIT_OK;
 }

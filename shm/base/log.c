@@ -19,10 +19,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/base/clock.h"
+
 #define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe accepts that much in one piece, or nothing */
 #define PIPE_DEFAULT (64 << 10)
-#define PIPE_BYTES (1 << 20) /* the most without privileges: /proc/sys/fs/pipe-max-size */
-#define TAIL_BYTES 32        /* reserved for the mark of a clipped line, `}` and the newline */
+#define PIPE_BYTES (1 << 20)  /* the most without privileges: /proc/sys/fs/pipe-max-size */
+#define LATE_BYTES (2u << 20) /* of some 1,000 bytes each: 0.4 s of 5,000 lines a second */
+#define FINISH_MS 100
+#define TAIL_BYTES 32 /* reserved for the mark of a clipped line, `}` and the newline */
 #define FIELD_MAX_BYTES 256
 #define KEY_MAX 32 /* keys are words of this program, and shorter */
 
@@ -58,6 +62,17 @@ static struct {
 	size_t n;
 	uint64_t lines;
 } held;
+
+/*
+ * Entries that journald's socket did not take: the kernel lets all processes of the router together have about a hundred
+ * on their way.  Each has its length before it.  Only a process that flushes keeps entries; what is never written costs
+ * no memory.
+ */
+static struct {
+	char b[LATE_BYTES];
+	size_t from, end;
+	uint64_t lines;
+} late;
 
 struct line {
 	char b[LINE_MAX_BYTES];
@@ -375,6 +390,7 @@ log_init(const char *process, uint32_t slot)
 	(void)snprintf(self.process, sizeof(self.process), "%s", process);
 	self.slot = slot;
 	self.holds = false;
+	late.from = late.end = late.lines = 0;
 	self.dropped = 0; /* of the parent process, which tells it */
 	self.sink = open ? st.st_mode & S_IFMT : S_IFREG;
 	/* a reader that is late for 0.1 s costs no line; a size other than the default was chosen, and stays */
@@ -435,6 +451,14 @@ sink_take(const char *p, size_t n)
 		r = write(STDERR_FILENO, p, n);
 	while (r == -1 && errno == EINTR);
 	return r != -1;
+}
+
+static void
+count_dropped(uint64_t lines)
+{
+	self.dropped += lines;
+	if (self.counter != NULL)
+		*self.counter += lines;
 }
 
 /* --- journald's own protocol --------------------------------------------------------------------
@@ -503,6 +527,80 @@ entry_field(struct entry *e, const struct log_field *f)
 	entry_value(e, v.b, v.n);
 }
 
+/* 0 or errno. */
+static int
+journal_send(const char *p, size_t n)
+{
+	ssize_t r;
+
+	do
+		r = send(self.journal_fd, p, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (r == -1 && errno == EINTR);
+	return r == -1 ? errno : 0;
+}
+
+static bool
+is_full(int err)
+{
+	return err == EAGAIN || err == ENOBUFS;
+}
+
+static bool
+is_gone(int err)
+{
+	return err != 0 && !is_full(err) && err != EMSGSIZE;
+}
+
+/* False: the entry finds no room. */
+static bool
+late_keep(const struct entry *e)
+{
+	if (sizeof(late.b) - late.end < sizeof(e->n) + e->n && late.from > 0) {
+		memmove(late.b, late.b + late.from, late.end - late.from);
+		late.end -= late.from;
+		late.from = 0;
+	}
+	if (sizeof(late.b) - late.end < sizeof(e->n) + e->n)
+		return false;
+	memcpy(late.b + late.end, &e->n, sizeof(e->n));
+	memcpy(late.b + late.end + sizeof(e->n), e->b, e->n);
+	late.end += sizeof(e->n) + e->n;
+	late.lines++;
+	return true;
+}
+
+static void
+late_drop(void)
+{
+	count_dropped(late.lines);
+	late.from = late.end = late.lines = 0;
+}
+
+/* Sends what waits.  False: journald takes no more now. */
+static bool
+late_send(void)
+{
+	while (late.lines > 0) {
+		size_t n;
+		int err;
+
+		memcpy(&n, late.b + late.from, sizeof(n));
+		err = journal_send(late.b + late.from + sizeof(n), n);
+		if (is_full(err))
+			return false;
+		if (is_gone(err)) {
+			self.journal_fd = -1;
+			late_drop();
+			return true;
+		}
+		count_dropped(err != 0);
+		late.from += sizeof(n) + n;
+		late.lines--;
+	}
+	late.from = late.end = 0;
+	return true;
+}
+
 /* `l`: the whole line, without its newline the message. */
 static bool
 journal_take(enum log_level level, const struct line *l, const struct log_field *fields, size_t n)
@@ -510,7 +608,7 @@ journal_take(enum log_level level, const struct line *l, const struct log_field 
 	struct entry e;
 	const char priority[] = {
 		'P', 'R', 'I', 'O', 'R', 'I', 'T', 'Y', '=', levels[level].prefix[1], '\n'};
-	ssize_t r;
+	int err;
 
 	e.n = 0;
 	entry_add(&e, "SYSLOG_IDENTIFIER=pdrouter\n", 27);
@@ -521,11 +619,13 @@ journal_take(enum log_level level, const struct line *l, const struct log_field 
 	entry_field(&e, &LOG_U("slot", self.slot));
 	for (size_t i = 0; i < n; i++)
 		entry_field(&e, &fields[i]);
-	do
-		r = send(self.journal_fd, e.b, e.n, MSG_DONTWAIT | MSG_NOSIGNAL);
-	while (r == -1 && errno == EINTR);
-	if (r != -1 || errno == EAGAIN || errno == ENOBUFS || errno == EMSGSIZE)
-		return r != -1;
+	if (!late_send())
+		return late_keep(&e); /* entries stay in order */
+	err = self.journal_fd != -1 ? journal_send(e.b, e.n) : ENOTCONN;
+	if (is_full(err))
+		return self.holds && late_keep(&e);
+	if (!is_gone(err))
+		return err == 0;
 	self.journal_fd = -1; /* its socket is gone for good; a child cannot open another one */
 	return sink_take(l->b, l->n);
 }
@@ -596,23 +696,29 @@ tell_dropped(void)
 	return true;
 }
 
-static void
-count_dropped(uint64_t lines)
-{
-	self.dropped += lines;
-	if (self.counter != NULL)
-		*self.counter += lines;
-}
-
-void
+bool
 log_flush(void)
 {
 	const int saved = errno;
+	bool all;
 
 	if (held.n > 0 && (!tell_dropped() || !sink_take(held.b, held.n)))
 		count_dropped(held.lines);
 	held.n = held.lines = 0;
+	all = late_send();
 	errno = saved;
+	return all;
+}
+
+void
+log_finish(void)
+{
+	const uint64_t end_ms = clock_ms() + FINISH_MS;
+	struct pollfd fd = {.fd = self.journal_fd, .events = POLLOUT};
+
+	while (!log_flush() && clock_ms() < end_ms)
+		(void)poll(&fd, 1, 10);
+	late_drop();
 }
 
 void

@@ -12,6 +12,7 @@
  */
 #pragma once
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -60,10 +61,13 @@ void log_write(enum log_level level, const char *msg, const struct log_field *fi
 /*
  * From the first call of log_hold() on, lines wait until log_flush(): a worker writes those of one turn of its loop
  * together.  A line of level error is written at once, behind those that wait.  A process that is killed loses the
- * lines that wait.  Lines to journald's socket do not wait.
+ * lines that wait.  Lines to journald's socket wait only while journald is late.
  */
 void log_hold(void);
-void log_flush(void);
+/* False: journald is late, and lines wait for another call. */
+bool log_flush(void);
+/* At the end of a process: journald may be late for 0.1 s.  What is left then counts as dropped. */
+void log_finish(void);
 
 /* Each line of level error also goes to fn; NULL: no longer. */
 typedef void log_error_fn(void *arg, const char *msg, const struct log_field *fields, size_t n);

@@ -243,13 +243,23 @@ flood() {
 		print(int(number / (time.monotonic() - begun)), end="")
 	PYTHON
 }
+refusals() { # TO: how many lines of them are in the journal
+	case $1 in
+	stderr) journal info | grep -c 'reason=not_found' ;;
+	journald) journalctl PDR_REASON=not_found -o cat -q --since "$mark" | wc -l ;;
+	esac
+}
+for to in stderr journald; do
+	config 2 "log_to: $to"
+	systemctl restart $U
+	mark
+	flood 50000 10000 >"$dir/rate" 2>&1
+	journalctl --sync
+	check "log_to: $to: $(tail -n 1 "$dir/rate") lines a second for 5 s are all in the journal" same "$(refusals $to)" 50000
+	check "... and none was dropped" eval "curl -s $base/metrics | grep -xF 'pdrouter_log_lines_dropped_total 0'"
+done
+config 2
 systemctl restart $U
-mark
-flood 50000 10000 >"$dir/rate" 2>&1
-journalctl --sync
-check "$(tail -n 1 "$dir/rate") lines a second for 5 s are all in the journal" \
-	same "$(journal info | grep -c 'reason=not_found')" 50000
-check "... and none was dropped" eval "curl -s $base/metrics | grep -xF 'pdrouter_log_lines_dropped_total 0'"
 
 refused() { # asks again and again while a restart runs; the longest wait in ms
 	local at

@@ -240,6 +240,21 @@ Test(base_log, journal_prefix_only_where_stderr_is_the_journal)
 	cr_expect_str_eq(line(), "level=error msg=m process=master slot=0");
 }
 
+/* A socket in place of journald's, which this process writes to. */
+static int
+journal(void)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+
+	(void)snprintf(sun.sun_path, sizeof(sun.sun_path), "/tmp/pdr-journal.%d", (int)getpid());
+	cr_assert_eq(log_to_journal(sun.sun_path), ENOENT);
+	cr_assert_eq(bind(fd, (struct sockaddr *)&sun, sizeof(sun)), 0);
+	cr_assert_eq(log_to_journal(sun.sun_path), 0);
+	(void)unlink(sun.sun_path);
+	return fd;
+}
+
 /* What journald would take: its own protocol, a field each. */
 Test(base_log, fields_for_the_journal)
 {
@@ -249,20 +264,100 @@ Test(base_log, fields_for_the_journal)
 		"text=\"a\\nb\"\n"
 		"PDR_PROCESS=worker\nPDR_SLOT=3\nPDR_REASON=o k\nPDR_FIRST_MS=1.5\n"
 		"PDR_TEXT\n\3\0\0\0\0\0\0\0a\nb\n";
-	struct sockaddr_un sun = {.sun_family = AF_UNIX};
-	const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+	const int fd = journal();
 	ssize_t n;
 
-	(void)snprintf(sun.sun_path, sizeof(sun.sun_path), "/tmp/pdr-journal.%d", (int)getpid());
-	cr_assert_eq(log_to_journal(sun.sun_path), ENOENT);
-	cr_assert_eq(bind(fd, (struct sockaddr *)&sun, sizeof(sun)), 0);
-	cr_assert_eq(log_to_journal(sun.sun_path), 0);
-	(void)unlink(sun.sun_path);
 	log_warn("it ends", LOG_S("reason", "o k"), LOG_S("none", NULL), LOG_MS("first_ms", 1500),
 		LOG_S("text", "a\nb"));
 	n = recv(fd, got, sizeof(got), 0);
 	cr_assert_eq(n, (ssize_t)sizeof(entry) - 1, "%.*s", (int)n, got);
 	cr_assert_eq(memcmp(got, entry, sizeof(entry) - 1), 0, "%.*s", (int)n, got);
+}
+
+/* The entries that lie in the socket: those of lines "line", which come in order. */
+static unsigned
+entries(int fd, unsigned *next)
+{
+	unsigned n = 0;
+
+	for (ssize_t r; (r = recv(fd, got, sizeof(got) - 1, 0)) > 0;) {
+		const char *at;
+
+		got[r] = '\0';
+		at = strstr(got, "\nPDR_I=");
+		if (at == NULL)
+			continue;
+		cr_assert_geq(strtoul(at + 7, NULL, 10), *next);
+		*next = (unsigned)strtoul(at + 7, NULL, 10) + 1;
+		n++;
+	}
+	return n;
+}
+
+/* The kernel lets a sender have few entries on their way, and journald may be late. */
+Test(base_log, entries_that_a_late_journal_does_not_take_wait_for_a_flush)
+{
+	const int fd = journal();
+	uint64_t counted = 0;
+	unsigned next = 0, here = 0, flushes = 0;
+
+	log_count_dropped(&counted);
+	log_hold();
+	for (unsigned i = 0; i < 2000; i++)
+		log_info("line", LOG_U("i", i));
+	cr_assert_not(log_flush(), "all of them found room");
+	for (bool all = false; !all; flushes++) {
+		here += entries(fd, &next);
+		all = log_flush();
+	}
+	here += entries(fd, &next);
+	cr_assert(here == 2000 && next == 2000 && counted == 0, "%u, %u", here, next);
+	cr_assert_gt(flushes, 1);
+	log_error("at once", LOG_U("i", 2000));
+	cr_assert_eq(entries(fd, &next), 1);
+}
+
+Test(base_log, what_waits_for_the_journal_is_bounded_and_the_rest_counted)
+{
+	const int fd = journal();
+	char text[200];
+	uint64_t counted = 0;
+	unsigned next = 0, here = 0;
+
+	memset(text, 'x', sizeof(text) - 1);
+	text[sizeof(text) - 1] = '\0';
+	log_count_dropped(&counted);
+	log_hold();
+	for (unsigned i = 0; i < 20000; i++)
+		log_info("line", LOG_U("i", i), LOG_S("text", text));
+	cr_assert(counted > 10000 && counted < 17000, "%lu", (unsigned long)counted);
+	do
+		here += entries(fd, &next);
+	while (!log_flush());
+	here += entries(fd, &next);
+	cr_assert_eq(here + counted, 20000);
+	log_info("after");
+	cr_assert_gt(recv(fd, got, sizeof(got), 0), 0);
+	cr_assert_not_null(strstr(got, "log lines were dropped"), "%s", got);
+	log_count_dropped(NULL);
+}
+
+/* The end of a process does not wait for a journal that stands still. */
+Test(base_log, what_the_journal_has_not_taken_at_the_end_is_counted)
+{
+	const int fd = journal();
+	uint64_t counted = 0;
+	unsigned next = 0;
+
+	log_count_dropped(&counted);
+	log_hold();
+	for (unsigned i = 0; i < 2000; i++)
+		log_info("line", LOG_U("i", i));
+	log_finish();
+	cr_assert_gt(counted, 0);
+	cr_assert_eq(entries(fd, &next) + counted, 2000);
+	cr_assert(log_flush());
+	log_count_dropped(NULL);
 }
 
 Test(base_rnd, ids_differ_also_after_a_fork)
