@@ -330,6 +330,14 @@ accept_networks(struct notifier *n, const struct socket *s, bool v6)
 		       v6) == 0;
 }
 
+/* Not of TCP, or of this machine alone. */
+static bool
+is_local(const char *address)
+{
+	return strncmp(address, "tcp://", 6) != 0 || strncmp(address, "tcp://127.", 10) == 0 ||
+	       strncmp(address, "tcp://[::1]", 11) == 0;
+}
+
 /* 0, or an exit code; CHILD_EXIT_NO_RESPAWN for an address that can never work. */
 static int
 open_socket(struct notifier *n, struct socket *s, int type, const char *address, const char *what)
@@ -377,6 +385,9 @@ open_sockets(struct notifier *n)
 	if (c->lmcache_listen != NULL)
 		r = open_socket(
 			n, &n->sockets[0], ZMQ_PULL, c->lmcache_listen, "listening for notices");
+	if (c->lmcache_listen != NULL && c->nlmcache_networks == 0 && !is_local(c->lmcache_listen))
+		log_warn("any peer may send KV notices, and take the connections of engines",
+			LOG_S("address", c->lmcache_listen), LOG_S("cure", "lmcache.networks"));
 	if (r == 0 && c->announce_listen != NULL)
 		r = open_socket(n, &n->sockets[1], ZMQ_ROUTER, c->announce_listen,
 			"listening for announcements");

@@ -179,3 +179,11 @@ def test_notices_go_on_behind_a_killed_notifier(flags):
 def test_no_notifier_unless_asked_for(world):
     r, _, _ = world.pd()
     assert r.children("notifier") == []
+
+
+@pytest.mark.parametrize("host, networks, said", [("*", [], 1), ("*", ["127.0.0.0/8"], 0), ("127.0.0.1", [], 0)])
+def test_a_socket_for_all_is_named_at_the_start(world, host, networks, said):
+    r, _, _ = world.pd(lmcache={"listen": f"tcp://{host}:{free_port()}", "networks": networks})
+    wait("the notifier", lambda: r.lines("listening for notices"))
+    wait("it is ready", lambda: "ready" in next(x for x in r.ctl("workers").stdout.splitlines() if x.startswith("notifier")))
+    assert len(r.lines("any peer may send KV notices, and take the connections of engines")) == said
