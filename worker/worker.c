@@ -43,7 +43,7 @@
 
 /* --- accepting ----------------------------------------------------------------------------------- */
 
-/* Accepts one connection per wake-up: other workers can accept at the next one. */
+/* Accepts one connection per wake-up: the next one wakes another worker. */
 static void
 on_accept(evutil_socket_t lfd, short what, void *arg)
 {
@@ -62,7 +62,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		w->accept_paused = true; /* until the next tick */
 	}
-	listen_update(w);
+	listen_accepted(w, lfd);
 }
 
 /* --- the clock ----------------------------------------------------------------------------------- */
@@ -127,8 +127,7 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 		return;
 	flag_collect(w->flags, kv_ready, w);
 	wait_collect(w);
-	if (!w->listening[DOOR_CLIENTS])
-		listen_update(w); /* perhaps another worker has stopped accepting */
+	listen_woken(w);
 }
 
 /* --- twice a second ------------------------------------------------------------------------------ */
@@ -144,6 +143,7 @@ on_heartbeat(evutil_socket_t fd, short what, void *arg)
 	own_restore(w->seg);
 	metric_gauges_restore(w->slab, w->gauges, w->slot);
 	accept_count(w->seg, w->slot, w->nclients[DOOR_CLIENTS]);
+	listen_heartbeat(w);
 	flag_restore(w->flags);
 	blocks_shrink(&w->blocks);
 	flag_collect(w->flags, kv_ready, w);
@@ -278,11 +278,11 @@ worker_new(const struct heritage *h)
 		threshold_init(&w->thresholds[i]);
 	w->reserved = mem_array(CONF_FANOUT_MAX, sizeof(*w->reserved));
 	w->silent = silent_new();
-	listen_init(w, on_accept);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
 	watch(w, &w->ev_heartbeat, -1, EV_PERSIST, on_heartbeat, &heartbeat);
 	watch(w, &w->ev_wake, h->wake_fds[h->slot], EV_READ | EV_PERSIST, on_wake, NULL);
 	watch(w, &w->ev_channel, h->channel, EV_READ | EV_PERSIST, on_channel, NULL);
+	listen_init(w, on_accept);
 	return w;
 }
 

@@ -69,6 +69,7 @@ struct worker {
 
 	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake;
 	struct event *ev_listen; /* one per listening socket; NULL: listen_end() has closed them */
+	int epoll_fd;            /* libevent's, or -1: net/listen.c */
 	bool listening[DOOR_N];  /* watched now */
 	bool accept_paused;      /* out of file descriptors: tried again at the next tick */
 	/* Since when a connection has waited while this worker does not listen; 0: none waited at the last
