@@ -25,6 +25,7 @@ WORKS = {
     "its trace is exported": (1000, dict(), lambda n: dict(conns=4, requests=n)),
     "request of 128 KiB": (100, dict(size=128 << 10), lambda n: dict(conns=4, requests=n)),
     "event alone": (4000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
+    "event, resume on": (2000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
     "event in a burst": (51200, dict(stream=True, tokens=100000),
                          lambda n: dict(conns=8, steps=n // 512, step_size=64, freeze=True)),
 }
@@ -33,6 +34,7 @@ WORKS = {
 KEYS = {"one of 10,000 keys": 10000}  # in the router's api_keys_file; it has none for the others
 # lines of the router's configuration; no collector listens there
 MORE = {"its trace is exported": "tracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 16MiB}\n"}
+POOL = {"event, resume on": "resume: true"}  # a line of each pool
 
 KEPT = Path(__file__).with_name("instructions.txt")
 SHORT = {"request of 1 KiB": 300, "request of 128 KiB": 40, "event in a burst": 51200}  # of --check: what n is
@@ -49,12 +51,12 @@ def worker_profile(where, master):
     return out[0], int(re.search(r"^(?:summary|totals): (\d+)", out[0].read_text(), re.M)[1])
 
 
-def work(where, text, options, keys, more):
+def work(where, text, options, name):
     """One router's life with that load."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     under = ["valgrind", "-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={where}/cg.%p"]
-    with Stage(proxies=("router",), router_under=under, keys=keys, more=more) as stage:
+    with Stage(proxies=("router",), router_under=under, keys=KEYS.get(name, 0), more=MORE.get(name, ""), pool=POOL.get(name, "")) as stage:
         path = stage.dir / "body"
         path.write_text(text)
         args = [BIN / "pdload", "--port", stage.ports["router"]["fast"], "--body", path]
@@ -76,7 +78,7 @@ def measure(name, n, keep):
     got = []
     for times in (1, 2):
         where = Path(keep).absolute() / f"{name.replace(' ', '-')}.{times}"
-        got.append(work(where, body("fast", **ask), options(n * times), KEYS.get(name, 0), MORE.get(name, ""))[1])
+        got.append(work(where, body("fast", **ask), options(n * times), name)[1])
     return (got[1] - got[0]) / n
 
 

@@ -72,6 +72,7 @@ ROUTER_POOL = """
     routing_threshold: {threshold}
     prefill: [{{url: "http://127.0.0.1:{prefill}"}}]
     decode: [{{url: "http://127.0.0.1:{engine}"}}]
+    {more}
 """
 
 
@@ -137,11 +138,12 @@ def key_of(number):
 class Stage:
     """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
 
-    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more="", tls=False):
+    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more="", pool="", tls=False):
         self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
         self.ports, self.pid, self.started = {}, {}, []
         self.fds, self.workers, self.legs, self.keys = fds, workers, legs, keys
         self.more = more  # lines of the router's configuration
+        self.pool = pool  # a line of each of its pools
         self.tls = tls  # the lanes of TLS_LANES, too
         try:
             if tls:
@@ -220,7 +222,8 @@ class Stage:
     def router(self, under):
         port = free_port()
         threshold = 0 if self.legs == 2 else 1000000  # a prompt below it goes to decode alone
-        pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold) for x in LANES)
+        pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold,
+                                           more=self.pool) for x in LANES)
         conf = self.dir / "pdrouter.yaml"
         sandbox = "false" if under else "true"  # valgrind writes files in the worker
         tls_port = free_port()
