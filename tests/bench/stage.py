@@ -42,14 +42,14 @@ global
   nbthread 1
   maxconn {conns}
 defaults
-  mode http
   timeout connect 5s
   timeout client 1h
   timeout server 1h
-  option http-no-delay
-  http-reuse always
+  {all}
 {servers}
 """
+HAPROXY_HTTP = "mode http\n  option http-no-delay\n  http-reuse always"
+HAPROXY_TCP = "mode tcp"  # bytes as they come: a connection of a client has one to the engine
 HAPROXY_SERVER = """
 frontend f_{name}
   bind 127.0.0.1:{port} {tls}
@@ -138,7 +138,7 @@ def key_of(number):
 class Stage:
     """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
 
-    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more="", pool="", tls=False):
+    def __init__(self, proxies=("router", "nginx", "haproxy", "tcp"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more="", pool="", tls=False):
         self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
         self.ports, self.pid, self.started = {}, {}, []
         self.fds, self.workers, self.legs, self.keys = fds, workers, legs, keys
@@ -235,7 +235,7 @@ class Stage:
         self.pid["router"] = p.pid
         self.ports["router"] = {**dict.fromkeys([*LANES, "stream"], port), **dict.fromkeys(TLS_LANES, tls_port)}
 
-    def beside(self, who, template, server, args, more, tls, tls_all=""):
+    def beside(self, who, template, server, args, more, tls, tls_all="", for_all=""):
         """A proxy with one port for each lane, and `stream`: the fast engine again, not buffered."""
         engine_of = {**{x: x for x in LANES}, "stream": "fast", **(TLS_LANES if self.tls else {})}
         ports = {x: free_port() for x in engine_of}
@@ -244,10 +244,11 @@ class Stage:
                           for x, port in ports.items())
         conf = self.dir / f"{who}.conf"
         conf.write_text(template.format(dir=self.dir, servers=servers, fds=self.fds, conns=self.fds // 2 - 100,
-                                        user="root" if os.getuid() == 0 else "nobody", tls=tls_all if self.tls else ""))
+                                        user="root" if os.getuid() == 0 else "nobody", tls=tls_all if self.tls else "", all=for_all))
         p = self.run(who, [*args, conf])
         self.until(who, p, lambda: all(get(port, "/health") == 200 for x, port in ports.items() if x not in TLS_LANES))
-        self.pid[who], self.ports[who] = p.pid, ports
+        self.pid[who] = p.pid
+        self.ports[who] = {x: port for x, port in ports.items() if x not in TLS_LANES or for_all != HAPROXY_TCP}
 
     def nginx(self):
         exe = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -256,6 +257,9 @@ class Stage:
                     f"ssl_certificate {self.dir}/cert.pem; ssl_certificate_key {self.dir}/key.pem; ssl_ciphers {CIPHERS}; "
                     "ssl_protocols TLSv1.2 TLSv1.3;")
 
-    def haproxy(self):
-        self.beside("haproxy", HAPROXY, HAPROXY_SERVER, [shutil.which("haproxy") or "/usr/sbin/haproxy", "-db", "-f"], "",
-                    f"ssl crt {self.dir}/both.pem ciphers {CIPHERS}")
+    def haproxy(self, who="haproxy", for_all=HAPROXY_HTTP):
+        self.beside(who, HAPROXY, HAPROXY_SERVER, [shutil.which("haproxy") or "/usr/sbin/haproxy", "-db", "-f"], "",
+                    f"ssl crt {self.dir}/both.pem ciphers {CIPHERS}", for_all=for_all)
+
+    def tcp(self):
+        self.haproxy("tcp", HAPROXY_TCP)
