@@ -526,6 +526,8 @@ step_memory(struct master *m)
 		.max_api_keys = m->first->max_api_keys,
 		.span_bytes = (uint32_t)((m->first->trace_ring_bytes + SHM_LINE - 1) / SHM_LINE *
 					 SHM_LINE),
+		.prefix_buckets = (uint32_t)(m->first->prefix_index_bytes / SHM_LINE *
+					     (SHM_LINE / sizeof(struct prefix_bucket))),
 		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);

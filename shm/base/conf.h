@@ -28,6 +28,7 @@ enum policy_kind {
 	POLICY_RANDOM,
 	POLICY_SESSION,
 	POLICY_PREFIX,
+	POLICY_CACHE_AWARE,
 	POLICY_N
 };
 /* the load that least_loaded, power_of_two and prefix compare */
@@ -378,7 +379,8 @@ struct conf {
 	enum log_to log_to; /* a change needs a restart */
 	/* sizes of the shared memory: a change needs a restart */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
-	uint32_t queue_slots;    /* of each pool: requests that can wait */
+	uint32_t queue_slots; /* of each pool: requests that can wait */
+	uint64_t prefix_index_bytes;
 	uint32_t client_entries; /* clients whose limits are tracked; a multiple of 8 */
 	uint32_t max_api_keys;   /* rows of the api_keys_file */
 

@@ -434,9 +434,9 @@ static const struct bad {
 	{ "pools: [{connector: nixl, name: \"\", " EPS "}]\n", 1, "pools[0].name", "is empty" },
 	{ "pools: [{connector: nixl, models: [\"a b\"], " EPS "}]\n", 1, "pools[0].name", "give the pool a name" },
 	/* choice */
-	{ "pools: [{connector: nixl, policy: cache_aware, " EPS "}]\n", 1, "pools[0].policy", "least_loaded, power_of_two, random, session, prefix" },
-	{ "pools: [{connector: nixl, prefill_policy: cache_aware, " EPS "}]\n", 1, "pools[0].prefill_policy", "least_loaded, power_of_two, random, session, prefix" },
-	{ "pools: [{connector: nixl, decode_policy: cache_aware, " EPS "}]\n", 1, "pools[0].decode_policy", "least_loaded, power_of_two, random, session, prefix" },
+	{ "pools: [{connector: nixl, policy: sticky, " EPS "}]\n", 1, "pools[0].policy", "least_loaded, power_of_two, random, session, prefix, cache_aware" },
+	{ "pools: [{connector: nixl, prefill_policy: sticky, " EPS "}]\n", 1, "pools[0].prefill_policy", "least_loaded, power_of_two, random, session, prefix, cache_aware" },
+	{ "pools: [{connector: nixl, decode_policy: sticky, " EPS "}]\n", 1, "pools[0].decode_policy", "least_loaded, power_of_two, random, session, prefix, cache_aware" },
 	{ "pools: [{connector: nixl, policy: \"\", " EPS "}]\n", 1, "pools[0].policy", "is not a policy" },
 	{ "pools: [{connector: nixl, policy: [session], " EPS "}]\n", 1, "pools[0].policy", "is a list" },
 	{ "pools: [{connector: nixl, prefill_load: queue, " EPS "}]\n", 1, "pools[0].prefill_load", "requests, tokens" },
@@ -2130,7 +2130,7 @@ Test(conf, every_key_is_written)
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
 		" max_buffered: 2GiB}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16,\n"
-		" max_api_keys: 17}\n"
+		" max_api_keys: 17, prefix_index: 2MiB}\n"
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
 		" burst: 7, proxy_networks: [10.9.0.0/16], proxy_protocol: true, forward_address: true, max_silent_connections: 9, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"

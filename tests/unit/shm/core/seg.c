@@ -26,7 +26,8 @@ static const struct seg_sizes normal = {.max_workers = 16,
 	.max_quotas = 4096,
 	.queue_slots = 1024,
 	.max_api_keys = 1024,
-	.span_bytes = 1 << 20};
+	.span_bytes = 1 << 20,
+	.prefix_buckets = 1 << 20};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 {
@@ -56,7 +57,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.max_quotas = 8,
 		.queue_slots = 100,
 		.max_api_keys = 4,
-		.span_bytes = 4096};
+		.span_bytes = 4096,
+		.prefix_buckets = 64};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 	const uint32_t named = NAMED_MODEL_SLOTS + named_key_slots(sizes.max_api_keys);
@@ -95,6 +97,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(26, seg->named_counts + named);
 	ENDS(27, (unsigned char *)seg_slab(seg, slots));
 	ENDS(28, seg_span_data(seg, workers - 1) + sizes.span_bytes);
+	ENDS(29, seg->prefix_engines + sizes.max_endpoints);
+	ENDS(30, seg->prefix + sizes.prefix_buckets);
 	cr_assert_eq(seg->secret, (unsigned char *)seg->tickets);
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
@@ -213,6 +217,11 @@ Test(shm_seg, impossible_sizes_are_refused)
 			.max_pools = 2,
 			.flags_per_worker = 64,
 			.queue_slots = 65537},
+		{.max_workers = 2,
+			.max_endpoints = 4,
+			.max_pools = 2,
+			.flags_per_worker = 64,
+			.prefix_buckets = 3},
 	};
 #undef SIZES
 	struct seg *got = NULL;
@@ -244,6 +253,7 @@ Test(shm_seg, another_build_version_or_size_is_refused)
 	REFUSED_WITH(max_pools);
 	REFUSED_WITH(flags_per_worker);
 	REFUSED_WITH(max_quotas);
+	REFUSED_WITH(prefix_buckets);
 #undef REFUSED_WITH
 }
 
