@@ -30,6 +30,7 @@
 #include "worker/net/tls.h"
 #include "worker/request/request.h"
 #include "worker/request/silent.h"
+#include "worker/schedule/cached.h"
 #include "worker/schedule/reservation.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
@@ -277,6 +278,7 @@ worker_new(const struct heritage *h)
 	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
 		threshold_init(&w->thresholds[i]);
 	w->reserved = mem_array(CONF_FANOUT_MAX, sizeof(*w->reserved));
+	w->cached = cached_new(w);
 	w->silent = silent_new();
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
 	watch(w, &w->ev_heartbeat, -1, EV_PERSIST, on_heartbeat, &heartbeat);
@@ -329,6 +331,7 @@ worker_free(struct worker *w)
 	free(w->round);
 	free(w->mean_tokens);
 	free(w->thresholds);
+	cached_free(&w->cached);
 	free(w->reserved);
 	free(w->waiting);
 	flag_set_free(&w->flags);

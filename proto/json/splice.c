@@ -29,6 +29,7 @@
 	X(SK_INPUT_IDS,              "input_ids")                \
 	X(SK_SAMPLING_PARAMS,        "sampling_params")          \
 	X(SK_PREVIOUS_RESPONSE_ID,   "previous_response_id")     \
+	X(SK_CACHE_SALT,             "cache_salt")               \
 	X(SK_LORA_PATH,              "lora_path")                \
 	X(SK_MAX_TOKENS,             "max_tokens")               \
 	X(SK_MAX_COMPLETION_TOKENS,  "max_completion_tokens")    \

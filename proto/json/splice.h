@@ -32,6 +32,7 @@ enum splice_key {
 	SK_INPUT_IDS, /* the same */
 	SK_SAMPLING_PARAMS,
 	SK_PREVIOUS_RESPONSE_ID, /* /v1/responses */
+	SK_CACHE_SALT,           /* prompts of different salts share no cache */
 	SK_LORA_PATH,            /* SGLang's: an adapter, whatever `model` says */
 	/* limits of the prefill leg (protocols.md 1.6) */
 	SK_MAX_TOKENS,

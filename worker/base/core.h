@@ -22,6 +22,7 @@ struct conf;
 struct client;
 struct attempt;
 struct background;
+struct cached;
 struct flag_set;
 struct heritage;
 struct connpool;
@@ -123,6 +124,7 @@ struct worker {
 	uint32_t *retry_turn;         /* the same: counts retries, which do not move the cursors */
 	uint32_t *mean_tokens;        /* [pool id]: mean of recent prompts */
 	struct threshold *thresholds; /* [pool id]: what `routing_threshold: auto` has learned */
+	struct cached *cached;        /* schedule/cached.h; NULL: there is no prefix index */
 	uint64_t rnd;                 /* policy_rnd()'s state */
 };
 

@@ -53,6 +53,8 @@ setup(void)
 		.model = TABLE_ANY_MODEL,
 		.own = 1,
 		.foreign_unit = 1,
+		.tokens = 1,
+		.unit_tokens = 1,
 		.rnd = &rnd,
 		.now_ms = 100000,
 		.keyed = true,
