@@ -1579,10 +1579,8 @@ Test(conf, args_wrong)
 			"in a configuration file dns"},
 		{STACK "--routing-logic fastest", "--routing-logic",
 			"fastest is not known here: disaggregated_prefill, "
-			"disaggregated_prefill_orchestrated, roundrobin, session, prefixaware"},
-		{STACK "--routing-logic kvaware", "--routing-logic", "use prefixaware"},
-		{STACK "--routing-logic load_balanced_kvaware", "--routing-logic",
-			"use prefixaware"},
+			"disaggregated_prefill_orchestrated, roundrobin, session, prefixaware, kvaware"},
+		{STACK "--routing-logic ttft", "--routing-logic", "least_loaded"},
 		{STACK "--routing-logic priority", "--routing-logic", "pools of their own"},
 		{STACK "--routing-logic session", "--session-key", "is missing"},
 		{STACK "--routing-logic session --session-key X:Y", "--session-key", "no colon"},
@@ -1845,7 +1843,12 @@ static const struct {
 	{WHOLE "--routing-logic roundrobin", LISTEN_STACK POOL_OF("shared_storage", POOL_AB_AB)},
 	{WHOLE "--routing-logic prefixaware --prefix-min-match-length 128",
 		LISTEN_STACK "pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
-			     "    policy: prefix\n" POOL_AB_AB},
+			     "    policy: cache_aware\n" POOL_AB_AB},
+	{WHOLE "--routing-logic kvaware --kv-aware-threshold 2000 --lmcache-controller-port 9000",
+		LISTEN_STACK "pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
+			     "    policy: cache_aware\n" POOL_AB_AB},
+	{SGLANG "--policy prefix_hash",
+		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n")},
 	{WHOLE "--routing-logic session --session-key X-User", LISTEN_STACK
 		"pools:\n  - models: [\"m\"]\n    connector: shared_storage\n    policy: "
 		"session\n    session_header: \"X-User\"\n" POOL_AB_AB},
@@ -1867,7 +1870,7 @@ static const struct {
 	       "--static-backend-health-check-timeout-seconds 0.5 --log-level critical",
 		LISTEN_STACK "stats_interval: 250ms\nhealth_timeout: 500ms\nlog_level: "
 			     "error\n" POOL_OF("shared_storage", POOL_AB_AB)},
-	{SGLANG, POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n")},
+	{SGLANG, POOL_SGLANG("pools:\n  - connector: sglang\n    policy: cache_aware\n")},
 	{"--pd-disaggregation --prefill http://p:1 8998 --prefill http://q:1 NONE --prefill "
 	 "http://r:1 --decode http://d:1 --decode http://e:1 --policy round_robin --port 8000",
 		"pools:\n  - connector: sglang\n    policy: round_robin\n    prefill:\n"
@@ -1877,7 +1880,7 @@ static const struct {
 	{SGLANG "--policy random --prefill-policy cache_aware --decode-policy power_of_two",
 		POOL_SGLANG(
 			"pools:\n  - connector: sglang\n    policy: random\n    prefill_policy: "
-			"prefix\n    decode_policy: power_of_two\n")},
+			"cache_aware\n    decode_policy: power_of_two\n")},
 	{SGLANG "--health-check-interval-secs 60 --health-check-timeout-secs 6 "
 		"--health-failure-threshold 4 --health-success-threshold 1 "
 		"--health-check-endpoint /health --max-payload-size 1048576 "
@@ -1885,7 +1888,7 @@ static const struct {
 		POOL_SGLANG(
 			"limits:\n  max_body: 1MiB\ndrain_timeout: 3m\nhealth_interval: 1m\n"
 			"health_timeout: 6s\nrise: 1\nfall: 4\nlog_level: warn\npools:\n  - "
-			"connector: sglang\n    policy: prefix\n    health_path: \"/health\"\n")},
+			"connector: sglang\n    policy: cache_aware\n    health_path: \"/health\"\n")},
 	{SHARED "--max-instance-failover-reroute-attempts 3",
 		LISTEN_STACK POOL_OF("shared_storage", "    retries: 3\n" POOL_A_B)},
 	{SHARED "--enable-retries",
@@ -1900,21 +1903,21 @@ static const struct {
 		"--cb-failure-threshold 7 --cb-success-threshold 2 --cb-timeout-duration-secs 600 "
 		"--cb-window-duration-secs 60 --request-timeout-secs 1800 --rate-limit-tokens-per-second 9",
 		POOL_SGLANG(
-			"shared_memory:\n  queue: 2000\npools:\n  - connector: sglang\n    policy: prefix\n"
+			"shared_memory:\n  queue: 2000\npools:\n  - connector: sglang\n    policy: cache_aware\n"
 			"    timeouts:\n      request: 30m\n    retries: 4\n    eject_failures: 7\n"
 			"    eject_time: 10m\n    queue_size: 2000\n    queue_timeout: 30s\n")},
 	{SGLANG "--retry-max-retries 1 --queue-size 0",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n"
+		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
 			    "    queue_size: 0\n")},
 	{SGLANG "--retry-max-retries 0 --max-concurrent-requests -1",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n")},
+		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n")},
 	{SGLANG "--retry-max-retries 5 --disable-retries --cb-failure-threshold 3 "
 		"--disable-circuit-breaker --max-concurrent-requests 0",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n"
+		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
 			    "    eject_failures: 0\n    eject_rate: 0\n")},
 	{"--pd-disaggregation --prefill http://p:1 --decode http://d:1 --decode http://e:1 "
 	 "--max-concurrent-requests 7",
-		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: sglang\n    policy: prefix\n"
+		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: sglang\n    policy: cache_aware\n"
 		"    prefill:\n      - {url: \"http://p:1\"}\n    decode:\n"
 		"      - {url: \"http://d:1\", max_inflight: 4}\n"
 		"      - {url: \"http://e:1\", max_inflight: 4}\n"},
