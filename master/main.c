@@ -26,6 +26,7 @@
 #include "master/supervise/drains.h"
 #include "master/supervise/identity.h"
 #include "master/supervise/inherit.h"
+#include "master/fleet/cached.h"
 #include "master/fleet/fleet.h"
 #include "master/fleet/status.h"
 #include "master/fleet/waiters.h"
@@ -279,6 +280,12 @@ ctl_workers(void *arg, struct evbuffer *out)
 	struct master *m = arg;
 
 	procs_status(m->procs, out, false);
+}
+
+static void
+ctl_prefix(void *arg, struct evbuffer *out)
+{
+	fleet_cached(((struct master *)arg)->fleet, out);
 }
 
 static void
@@ -651,6 +658,7 @@ step_control(struct master *m)
 		.preview = ctl_preview,
 		.status = ctl_status,
 		.workers = ctl_workers,
+		.prefix = ctl_prefix,
 		.drain = ctl_drain,
 		.forget_drain = ctl_forget_drain,
 		.check = ctl_check,

@@ -42,6 +42,8 @@ static const struct {
 	{"status", TAKES_JSON, false,
 		"the processes and the endpoint table; --json for one JSON object"},
 	{"workers", 0, false, "the processes"},
+	{"prefix", 0, false,
+		"the prefix index of policy cache_aware, and what engines had in their caches"},
 	{"check", 0, false,
 		"checks the shared memory; prints ok, or the broken invariants and exits 1"},
 	{"drain", TAKES_ENDPOINT | TAKES_WAIT, false,

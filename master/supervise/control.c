@@ -63,7 +63,7 @@ struct control {
 /* `words`: the arguments after the command; "" if the command takes none. */
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
-	cmd_status_json, cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight;
+	cmd_status_json, cmd_workers, cmd_prefix, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight;
 
 static const struct {
 	const char *line;
@@ -77,6 +77,7 @@ static const struct {
 	{"status", cmd_status, false},
 	{"status json", cmd_status_json, false},
 	{"workers", cmd_workers, false},
+	{"prefix", cmd_prefix, false},
 	{"check", cmd_check, false},
 	{"drain", cmd_drain, true},
 	{"undrain", cmd_undrain, true},
@@ -153,6 +154,14 @@ cmd_workers(struct client *cl, const char *words, struct evbuffer *out)
 {
 	(void)words;
 	cl->ctl->hooks.workers(cl->ctl->hooks.arg, out);
+	(void)evbuffer_add_printf(out, "OK\n");
+}
+
+static void
+cmd_prefix(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)words;
+	cl->ctl->hooks.prefix(cl->ctl->hooks.arg, out);
 	(void)evbuffer_add_printf(out, "OK\n");
 }
 

@@ -1,7 +1,7 @@
 /*
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
- *   reload | reload dry-run | config diff | upgrade | status | status json | workers | check | ping
+ *   reload | reload dry-run | config diff | upgrade | status | status json | workers | prefix | check | ping
  *   drain | undrain | in-flight, each with ENDPOINT [role=ROLE] [pool=POOL]
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
@@ -30,6 +30,7 @@ struct control_hooks {
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);
+	void (*prefix)(void *arg, struct evbuffer *out);
 	/* The answer comes by control_drained(), at once or later. */
 	void (*drain)(void *arg, enum drain_what what, uint64_t ticket, const char *words);
 	void (*forget_drain)(void *arg, uint64_t ticket); /* its client has gone */

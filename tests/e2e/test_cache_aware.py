@@ -1,8 +1,10 @@
 """policy: cache_aware: a prompt goes to the engine that has its beginning, unless waiting there would cost more than computing
 it elsewhere."""
+import re
+
 import pytest
 
-from procs import MODEL, free_port, wait
+from procs import free_port, wait
 
 POOL = {"policy": "cache_aware", "decode_policy": "round_robin"}
 QUIET = {"stats_interval": "1h", "workers": 2}  # no figures of other routers
@@ -159,6 +161,11 @@ def test_tokens_that_engines_say_are_cached_are_compared(world):
     assert 0.8 * 3 * 2047 < expected <= 3 * 2047
     assert 0 < cached < expected
     assert 0.5 < r.metric("endpoint_prefix_kept_ratio", engine=url) < 1
+    index, title, row = r.ctl("prefix").stdout.splitlines()
+    assert re.fullmatch(r"prefix index: 8388608 words, 0.0% in use, 0 lost to other prompts", index), index
+    shown = dict(zip(title.split(), row.split()))
+    assert (shown["role"], shown["url"], shown["answers"], shown["tokens"]) == ("prefill", url, "3", str(int(prompt))), row
+    assert float(shown["expect%"]) > float(shown["cached%"]) > 0
 
 
 def test_without_an_index_it_is_least_loaded(world):
@@ -166,3 +173,4 @@ def test_without_an_index_it_is_least_loaded(world):
     for _ in range(4):
         assert r.complete(talk("conversation", 8000)).status == 200
     assert [len(e.requests()) for e in p] == [2, 2]
+    assert r.ctl("prefix").stdout.startswith("prefix index: none")
