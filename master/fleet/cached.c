@@ -54,7 +54,8 @@ put_engine(const struct facts *x, void *arg)
 	}
 	s = prefix_sums(seg, e->slot);
 	(void)evbuffer_add_printf(page->out,
-		"%-*s  %-7s  %-*s  %10" PRIu64 "  %10" PRIu64 "  %12" PRIu64 "  %7.1f  %7.1f  %5.2f\n",
+		"%-*s  %-7s  %-*s  %10" PRIu64 "  %10" PRIu64 "  %12" PRIu64
+		"  %7.1f  %7.1f  %5.2f\n",
 		page->pool, e->pool_name, role_name(e->role), page->url, e->url,
 		prefix_capacity(seg, e->slot), s.answers, s.prompt, percent(s.expected, s.prompt),
 		percent(s.cached, s.prompt), s.kept);

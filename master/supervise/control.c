@@ -63,7 +63,8 @@ struct control {
 /* `words`: the arguments after the command; "" if the command takes none. */
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
-	cmd_status_json, cmd_workers, cmd_prefix, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight;
+	cmd_status_json, cmd_workers, cmd_prefix, cmd_check, cmd_ping, cmd_drain, cmd_undrain,
+	cmd_in_flight;
 
 static const struct {
 	const char *line;

@@ -1907,14 +1907,17 @@ static const struct {
 			"    timeouts:\n      request: 30m\n    retries: 4\n    eject_failures: 7\n"
 			"    eject_time: 10m\n    queue_size: 2000\n    queue_timeout: 30s\n")},
 	{SGLANG "--retry-max-retries 1 --queue-size 0",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
-			    "    queue_size: 0\n")},
+		POOL_SGLANG(
+			"pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
+			"    queue_size: 0\n")},
 	{SGLANG "--retry-max-retries 0 --max-concurrent-requests -1",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n")},
+		POOL_SGLANG(
+			"pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n")},
 	{SGLANG "--retry-max-retries 5 --disable-retries --cb-failure-threshold 3 "
 		"--disable-circuit-breaker --max-concurrent-requests 0",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
-			    "    eject_failures: 0\n    eject_rate: 0\n")},
+		POOL_SGLANG(
+			"pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
+			"    eject_failures: 0\n    eject_rate: 0\n")},
 	{"--pd-disaggregation --prefill http://p:1 --decode http://d:1 --decode http://e:1 "
 	 "--max-concurrent-requests 7",
 		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: sglang\n    policy: cache_aware\n"
