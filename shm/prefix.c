@@ -25,8 +25,6 @@ static_assert(PREFIX_CAPACITY_MAX / UNIT < JUMP, "a jump makes all words stale")
 #define KEPT_BEGIN 4096u
 #define KEPT_SPARE 256u /* so many more of each: a few small samples decide nothing */
 #define KEPT_BITS 24
-/* The most that a hit counts for: an engine that says more has got prompts from others, or the cut is early. */
-#define KEPT_MOST (PREFIX_KEPT_ONE * 5 / 4)
 
 struct prefix_found *
 prefix_found_new(uint32_t nslots)
@@ -256,7 +254,9 @@ prefix_kept(uint64_t word)
 {
 	const uint64_t part = word >> 2 * KEPT_BITS;
 
-	return word == 0 ? PREFIX_KEPT_ONE : part < KEPT_MOST ? (uint32_t)part : KEPT_MOST;
+	return word == 0                ? PREFIX_KEPT_ONE
+	       : part < PREFIX_KEPT_ONE ? (uint32_t)part
+					: PREFIX_KEPT_ONE;
 }
 
 static uint64_t
@@ -264,8 +264,8 @@ kept_word(uint64_t reported, uint64_t looked_up)
 {
 	const uint64_t part = (reported + KEPT_SPARE) * PREFIX_KEPT_ONE / (looked_up + KEPT_SPARE);
 
-	return (part < KEPT_MOST ? part : KEPT_MOST) << 2 * KEPT_BITS | reported << KEPT_BITS |
-	       looked_up;
+	return (part < PREFIX_KEPT_ONE ? part : PREFIX_KEPT_ONE) << 2 * KEPT_BITS |
+	       reported << KEPT_BITS | looked_up;
 }
 
 /* In steps that are rounded away from 0, or small means would never rise. */
@@ -306,9 +306,10 @@ prefix_record(struct seg *seg, uint32_t ep, const struct prefix_guess *guess, ui
 	shm_add(&e->prompt, guess->prompt);
 	shm_add(&e->expected, guess->expected);
 	shm_add(&e->cached, tokens);
-	/* What others have brought there says nothing of hits.  Of two workers at the same time one sample counts. */
+	/* What is cached beyond the hit says nothing of the hit.  Of two workers at the same time one sample counts. */
 	if (guess->hit > 0)
-		(void)shm_cas(&e->kept, seen, learn(seen, tokens, guess->hit));
+		(void)shm_cas(&e->kept, seen,
+			learn(seen, tokens < guess->hit ? tokens : guess->hit, guess->hit));
 }
 
 struct prefix_sums

@@ -76,7 +76,7 @@ struct prefix_taken {
 /* The engine of `ep` has, or will have, the whole prompt, for which it computes so many tokens. */
 struct prefix_taken prefix_insert(struct seg *seg, const struct prefix_key *key, uint32_t row,
 	uint32_t ep, uint32_t computes);
-/* The part of the hits that an engine has kept to lately, in units of 1 / PREFIX_KEPT_ONE: of the word
+/* The part of the hits that an engine had in its cache lately, in units of 1 / PREFIX_KEPT_ONE: of the word
  * prefix_engine.kept. */
 uint32_t prefix_kept(uint64_t word);
 
