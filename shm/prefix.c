@@ -6,6 +6,7 @@
 #include "shm/base/mem.h"
 #include "shm/core/suspect.h"
 #include "shm/load_word.h"
+#include "shm/metrics.h"
 
 /* prefix.h draws the word. */
 #define STAMP_BITS 30
@@ -344,4 +345,19 @@ prefix_begin(struct seg *seg, uint32_t ep)
 	(void)shm_xchg(&e->prompt, 0);
 	(void)shm_xchg(&e->expected, 0);
 	(void)shm_xchg(&e->cached, 0);
+}
+
+uint32_t
+prefix_mend(struct seg *seg, uint32_t ep)
+{
+	struct prefix_engine *e = &seg->prefix_engines[ep];
+	uint64_t *const sums[] = {&e->answers, &e->prompt, &e->expected, &e->cached};
+	uint32_t bad = 0;
+
+	for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++)
+		if (shm_load(sums[i]) >= METRIC_TOO_MANY) {
+			(void)shm_xchg(sums[i], 0);
+			bad++;
+		}
+	return bad;
 }

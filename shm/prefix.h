@@ -122,3 +122,5 @@ uint64_t prefix_capacity(const struct seg *seg, uint32_t ep);
 void prefix_capacity_set(struct seg *seg, uint32_t ep, uint64_t tokens);
 /* The slot begins its next life.  Its words are void by restart_begin(). */
 void prefix_begin(struct seg *seg, uint32_t ep);
+/* Sums of the endpoint that cannot be begin at 0 again; returns how many. */
+uint32_t prefix_mend(struct seg *seg, uint32_t ep);

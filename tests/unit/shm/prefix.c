@@ -438,3 +438,15 @@ Test(shm_prefix, sums_are_of_answers_that_say_it)
 	cr_expect_eq(s.expected, 2100);
 	cr_expect_eq(s.cached, 1500);
 }
+
+Test(shm_prefix, sums_that_cannot_be_begin_again)
+{
+	const struct prefix_guess g = {.prompt = 1000, .hit = 800, .expected = 700};
+
+	prefix_record(seg, 1, &g, 1000, 2000);
+	cr_expect_eq(prefix_mend(seg, 1), 0);
+	seg->prefix_engines[1].expected = UINT64_MAX / 2;
+	cr_expect_eq(prefix_mend(seg, 1), 1);
+	cr_expect_eq(prefix_sums(seg, 1).expected, 0);
+	cr_expect_eq(prefix_sums(seg, 1).prompt, 1000);
+}
