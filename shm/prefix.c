@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shm/base/mem.h"
+#include "shm/core/atomic.h"
 #include "shm/core/suspect.h"
 #include "shm/load_word.h"
 #include "shm/metrics.h"
@@ -24,6 +25,7 @@ static_assert(PREFIX_CAPACITY_MAX / UNIT < JUMP, "a jump makes all words stale")
 /* The means of what an engine has kept to follow the last 32 samples.  They begin with so many tokens of each. */
 #define KEPT_SHARE 32
 #define KEPT_BEGIN 4096u
+#define KEPT_ONE (1u << 14)
 #define KEPT_SPARE 256u /* so many more of each: a few small samples decide nothing */
 #define KEPT_BITS 24
 
@@ -250,23 +252,38 @@ prefix_void(struct seg *seg, uint32_t ep)
 
 /* --- what engines say -------------------------------------------------------------------------- */
 
-uint32_t
-prefix_kept(uint64_t word)
+/* The part of the hits that an engine had in its cache lately, in units of 1 / KEPT_ONE. */
+static uint32_t
+kept_part(uint64_t word)
 {
 	const uint64_t part = word >> 2 * KEPT_BITS;
 
-	return word == 0                ? PREFIX_KEPT_ONE
-	       : part < PREFIX_KEPT_ONE ? (uint32_t)part
-					: PREFIX_KEPT_ONE;
+	return word == 0 ? KEPT_ONE : part < KEPT_ONE ? (uint32_t)part : KEPT_ONE;
+}
+
+struct prefix_guess
+prefix_expect(const struct seg *seg, const struct prefix_found *found, uint32_t ep)
+{
+	struct prefix_guess guess = {.prompt = found->tokens};
+	uint64_t expected;
+
+	if (!prefix_has(found, ep))
+		return guess;
+	guess.hit = (uint32_t)(found->part * found->key->end[found->of[ep].cuts - 1] >>
+			       PREFIX_PART_BITS);
+	expected =
+		(uint64_t)guess.hit * kept_part(shm_load(&seg->prefix_engines[ep].kept)) / KEPT_ONE;
+	guess.expected = expected < guess.prompt ? (uint32_t)expected : guess.prompt;
+	return guess;
 }
 
 static uint64_t
 kept_word(uint64_t reported, uint64_t looked_up)
 {
-	const uint64_t part = (reported + KEPT_SPARE) * PREFIX_KEPT_ONE / (looked_up + KEPT_SPARE);
+	const uint64_t part = (reported + KEPT_SPARE) * KEPT_ONE / (looked_up + KEPT_SPARE);
 
-	return (part < PREFIX_KEPT_ONE ? part : PREFIX_KEPT_ONE) << 2 * KEPT_BITS |
-	       reported << KEPT_BITS | looked_up;
+	return (part < KEPT_ONE ? part : KEPT_ONE) << 2 * KEPT_BITS | reported << KEPT_BITS |
+	       looked_up;
 }
 
 /* In steps that are rounded away from 0, or small means would never rise. */
@@ -322,7 +339,7 @@ prefix_sums(const struct seg *seg, uint32_t ep)
 		.prompt = shm_load(&e->prompt),
 		.expected = shm_load(&e->expected),
 		.cached = shm_load(&e->cached),
-		.kept = (double)prefix_kept(shm_load(&e->kept)) / PREFIX_KEPT_ONE};
+		.kept = (double)kept_part(shm_load(&e->kept)) / KEPT_ONE};
 }
 
 /* --- master ------------------------------------------------------------------------------------ */

@@ -28,7 +28,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/core/atomic.h"
 #include "shm/core/seg.h"
 #include "shm/prefix_key.h"
 
@@ -59,7 +58,6 @@ struct prefix_guess {
 };
 
 #define PREFIX_PART_BITS 16
-#define PREFIX_KEPT_ONE (1u << 14)
 
 struct prefix_found *prefix_found_new(uint32_t nslots);
 
@@ -76,25 +74,14 @@ struct prefix_taken {
 /* The engine of `ep` has, or will have, the whole prompt, for which it computes so many tokens. */
 struct prefix_taken prefix_insert(struct seg *seg, const struct prefix_key *key, uint32_t row,
 	uint32_t ep, uint32_t computes);
-/* The part of the hits that an engine had in its cache lately, in units of 1 / PREFIX_KEPT_ONE: of the word
- * prefix_engine.kept. */
-uint32_t prefix_kept(uint64_t word);
-
 /* What endpoint `ep` is expected to have of the prompt. */
-static inline struct prefix_guess
-prefix_expect(const struct seg *seg, const struct prefix_found *found, uint32_t ep)
+struct prefix_guess prefix_expect(
+	const struct seg *seg, const struct prefix_found *found, uint32_t ep);
+/* Whether it has anything. */
+static inline bool
+prefix_has(const struct prefix_found *found, uint32_t slot)
 {
-	const struct prefix_hit *hit = &found->of[ep];
-	struct prefix_guess guess = {.prompt = found->tokens};
-	uint64_t expected;
-
-	if (hit->round != found->round)
-		return guess;
-	guess.hit = (uint32_t)(found->part * found->key->end[hit->cuts - 1] >> PREFIX_PART_BITS);
-	expected = (uint64_t)guess.hit * prefix_kept(shm_load(&seg->prefix_engines[ep].kept)) /
-		   PREFIX_KEPT_ONE;
-	guess.expected = expected < guess.prompt ? (uint32_t)expected : guess.prompt;
-	return guess;
+	return found->of[slot].round == found->round;
 }
 
 /* The engine has answered, and had `cached` of its own `prompt` tokens in its cache.  PREFIX_UNSAID: it does not say.
@@ -110,7 +97,8 @@ void prefix_void(struct seg *seg, uint32_t ep);
 struct prefix_sums {
 	uint64_t answers;
 	uint64_t prompt, expected, cached; /* tokens, as estimated by the router */
-	double kept;                       /* prefix_kept(): 1 if the index is right */
+	/* the part of the hits that the engine had in its cache lately: 1 if the index is right */
+	double kept;
 };
 struct prefix_sums prefix_sums(const struct seg *seg, uint32_t ep);
 /* What its engine holds in tokens; 0: unknown. */

@@ -138,8 +138,9 @@ policy_look(const struct policy_view *v, uint32_t i, struct candidate *ret)
 static inline uint32_t
 policy_uncached(const struct policy_view *v, uint32_t slot)
 {
-	return v->found == NULL ? v->tokens
-				: v->tokens - prefix_expect(v->seg, v->found, slot).expected;
+	return v->found == NULL || !prefix_has(v->found, slot)
+		       ? v->tokens
+		       : v->tokens - prefix_expect(v->seg, v->found, slot).expected;
 }
 
 /* Whether a carries less per weight than b. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shm/base/mem.h"
+#include "shm/core/atomic.h"
 #include "shm/load.h"
 #include "shm/restart.h"
 
