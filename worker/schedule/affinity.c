@@ -9,6 +9,7 @@
 #include "worker/base/text.h"
 
 #define CHARS_PER_TOKEN 4
+#define ROOT_MAX (1u << 20) /* bytes of a member that cuts depend on: a read section stays short */
 
 /* The value of a member of the body: a string without its quotes, a number or a bool as they stand. */
 static struct span
@@ -78,9 +79,10 @@ affinity_cut(const struct prefix_secret *secret, const struct text *text, enum r
 		return false;
 	for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
 		const struct splice_member *a = splice_find(doc, roots[i]);
+		const size_t n = a != NULL ? a->end - a->val : 0;
 
-		root = a != NULL ? prefix_root(secret, root, doc->text + a->val, a->end - a->val)
-				 : prefix_root(secret, root, NULL, 0);
+		root = prefix_root(secret, root, a != NULL ? doc->text + a->val : NULL,
+			n < ROOT_MAX ? n : ROOT_MAX);
 	}
 	prefix_cut(secret, root, doc->text + m->val, m->end - m->val, ret);
 	return true;
