@@ -74,17 +74,23 @@ prefix_capacity(const struct seg *seg, uint32_t ep)
 	return shm_load(&seg->ep_records[ep].capacity);
 }
 
+static uint64_t
+capacity_units(const struct seg *seg, uint32_t ep)
+{
+	const uint64_t tokens = prefix_capacity(seg, ep);
+
+	return (tokens != 0 ? tokens : PREFIX_CAPACITY_UNKNOWN) / UNIT;
+}
+
 /* What the engine may yet compute before the word is stale, in units; negative: it is stale. */
 static inline int64_t
 left(const struct seg *seg, uint64_t word)
 {
 	const uint32_t ep = word_slot(word);
-	uint64_t capacity;
 
 	if (ep >= seg->hdr->max_endpoints)
 		return INT64_MIN;
-	capacity = prefix_capacity(seg, ep);
-	return (int64_t)((capacity != 0 ? capacity : PREFIX_CAPACITY_UNKNOWN) / UNIT) -
+	return (int64_t)capacity_units(seg, ep) -
 	       (int64_t)((stamp_now(seg, ep) - word) & BITS(STAMP_BITS));
 }
 
@@ -112,13 +118,21 @@ struct look {
 	struct prefix_found *found;
 };
 
-static void
-note(const struct look *l, uint32_t ep, uint32_t cuts)
+/* Notes that endpoint `ep` has so many cuts, unless the word that says so is stale. */
+static bool
+note(const struct look *l, uint64_t word, uint32_t ep, uint32_t cuts)
 {
 	struct prefix_hit *hit = &l->found->of[ep];
 
-	if (hit->round != l->found->round || hit->cuts < cuts)
-		*hit = (struct prefix_hit){l->found->round, cuts};
+	if (hit->round != l->found->round)
+		*hit = (struct prefix_hit){.round = l->found->round,
+			.now = (uint32_t)stamp_now(l->seg, ep),
+			.capacity = (uint32_t)capacity_units(l->seg, ep)};
+	if (((hit->now - word) & BITS(STAMP_BITS)) > hit->capacity)
+		return false;
+	if (hit->cuts < cuts)
+		hit->cuts = cuts;
+	return true;
 }
 
 /* Notes the endpoints that have cut `i`, and returns their number. */
@@ -134,10 +148,8 @@ look_at(const struct look *l, uint32_t i)
 		for (uint32_t k = 0; k < PREFIX_WAYS; k++) {
 			const uint64_t word = shm_load(&b->word[k]);
 
-			if ((word ^ tag) >> TAG_AT != 0 || left(l->seg, word) < 0)
-				continue;
-			note(l, word_slot(word), i + 1);
-			n++;
+			if ((word ^ tag) >> TAG_AT == 0 && word_slot(word) < l->found->nslots)
+				n += note(l, word, word_slot(word), i + 1);
 		}
 	}
 	return n;

@@ -46,7 +46,9 @@ struct prefix_found {
 	uint32_t nslots;
 	struct prefix_hit {
 		uint32_t round; /* others are of former prompts */
-		uint32_t cuts;
+		uint32_t cuts;  /* 0: all its words are stale */
+		/* its count and its capacity, in units, when it was met: read once for all its words */
+		uint32_t now, capacity;
 	} of[]; /* [nslots] */
 };
 
@@ -81,7 +83,7 @@ struct prefix_guess prefix_expect(
 static inline bool
 prefix_has(const struct prefix_found *found, uint32_t slot)
 {
-	return found->of[slot].round == found->round;
+	return found->of[slot].round == found->round && found->of[slot].cuts > 0;
 }
 
 /* The engine has answered, and had `cached` of its own `prompt` tokens in its cache.  PREFIX_UNSAID: it does not say.
