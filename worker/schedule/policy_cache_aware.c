@@ -20,9 +20,9 @@ struct best {
 static uint64_t
 cost_of(const struct policy_view *v, uint32_t slot, uint64_t load)
 {
-	const uint64_t before = load < MOST / v->unit_tokens ? load * v->unit_tokens : MOST;
+	const uint64_t before = load * v->unit_tokens; /* below 2^57: only requests have a unit */
 
-	return before + policy_uncached(v, slot);
+	return (before < MOST ? before : MOST) + policy_uncached(v, slot);
 }
 
 static bool
