@@ -155,19 +155,43 @@ look_at(const struct look *l, uint32_t i)
 	return n;
 }
 
+/* Of cuts lo and hi, which so many endpoints have. */
+struct range {
+	uint32_t lo, nlo, hi, nhi;
+};
+
 /*
  * An endpoint that has a cut has all cuts before it.  So between two cuts that equally many have, no endpoint's
  * beginning ends; else the cut in the middle is looked at, and both halves.  Lost words make this find less.
  */
+static void
+look_between(const struct look *l, struct range r)
+{
+	struct range todo[PREFIX_CUTS];
+	uint32_t n = 0;
+
+	for (;;) {
+		uint32_t mid, nmid;
+
+		if (r.hi - r.lo < 2 || r.nlo <= r.nhi) {
+			if (n == 0)
+				return;
+			r = todo[--n];
+			continue;
+		}
+		mid = (r.lo + r.hi) / 2;
+		nmid = look_at(l, mid);
+		todo[n++] = (struct range){r.lo, r.nlo, mid, nmid};
+		r = (struct range){mid, nmid, r.hi, r.nhi};
+	}
+}
+
 void
 prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, uint32_t tokens,
 	struct prefix_found *ret)
 {
 	const struct look l = {seg, key, row, ret};
-	struct {
-		uint32_t lo, nlo, hi, nhi;
-	} todo[PREFIX_CUTS];
-	uint32_t n = 0;
+	struct range all;
 
 	if (++ret->round == 0) { /* a round of 2^32 prompts ago */
 		memset(ret->of, 0, ret->nslots * sizeof(ret->of[0]));
@@ -179,27 +203,14 @@ prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, u
 	if (key->n == 0 || seg->hdr->prefix_buckets == 0)
 		return;
 	ret->part = ((uint64_t)tokens << PREFIX_PART_BITS) / key->bytes;
-	fetch_ahead(seg, key->digest[key->n - 1], 0);
-	todo[0].lo = 0;
-	todo[0].nlo = look_at(&l, 0);
-	todo[0].hi = key->n - 1;
-	if (todo[0].nlo == 0)
+	all.lo = 0;
+	all.hi = key->n - 1;
+	fetch_ahead(seg, key->digest[all.hi], 0);
+	all.nlo = look_at(&l, 0);
+	if (all.nlo == 0)
 		return;
-	todo[0].nhi = look_at(&l, key->n - 1);
-	for (n = 1; n > 0;) {
-		const uint32_t lo = todo[n - 1].lo, nlo = todo[n - 1].nlo;
-		const uint32_t hi = todo[n - 1].hi, nhi = todo[n - 1].nhi, mid = (lo + hi) / 2;
-		uint32_t nmid;
-
-		n--;
-		if (hi - lo < 2 || nlo <= nhi)
-			continue;
-		nmid = look_at(&l, mid);
-		todo[n].lo = lo, todo[n].nlo = nlo, todo[n].hi = mid, todo[n].nhi = nmid;
-		n++;
-		todo[n].lo = mid, todo[n].nlo = nmid, todo[n].hi = hi, todo[n].nhi = nhi;
-		n++;
-	}
+	all.nhi = look_at(&l, all.hi);
+	look_between(&l, all);
 }
 
 /* --- inserting --------------------------------------------------------------------------------- */
