@@ -400,6 +400,7 @@ admin_sim_held(struct conn *c)
 		[GEN_QUEUED] = "queued",
 		[GEN_TRAVEL] = "travel",
 		[GEN_REST] = "rest",
+		[GEN_TURN] = "turn",
 		[GEN_COMPUTE] = "compute",
 		[GEN_STREAM] = "stream"};
 	struct buf b = {0};

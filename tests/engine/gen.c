@@ -10,6 +10,7 @@
 #include "tests/engine/fault.h"
 #include "tests/engine/kv.h"
 #include "tests/engine/last.h"
+#include "tests/engine/prefix.h"
 #include "tests/engine/seen.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
@@ -17,6 +18,7 @@
 #define EVENTS_A_TURN 32 /* then the other connections have their turn */
 
 static void admit(struct gen *g);
+static void next_turn(struct sim *sim);
 static void on_computed(struct conn *c);
 static void stream_run(struct gen *g);
 
@@ -50,6 +52,16 @@ leave_state(struct gen *g)
 		sim->resting--;
 	if (g->state == GEN_STREAM)
 		sim->streams--;
+	if (g->state == GEN_TURN) {
+		TAILQ_REMOVE(&sim->turns, g, queued);
+		sim->waiting_turns--;
+	}
+	if (sim->computing == g) {
+		sim->computing = NULL;
+		if (sim->computed_us > sim_now_us())
+			sim->computed_us = sim_now_us(); /* it left before it was done */
+		next_turn(sim);
+	}
 }
 
 static void
@@ -65,6 +77,10 @@ enter(struct gen *g, enum gen_state state)
 		g->sim->travelling++;
 	if (state == GEN_STREAM)
 		g->sim->streams++;
+	if (state == GEN_TURN) {
+		TAILQ_INSERT_TAIL(&g->sim->turns, g, queued);
+		g->sim->waiting_turns++;
+	}
 }
 
 /* Its connection's request has been answered, or is gone. */
@@ -83,6 +99,8 @@ end(struct gen *g)
 	TAILQ_REMOVE(&sim->gens, g, all);
 	buf_free(&g->rid);
 	buf_free(&g->pre);
+	for (unsigned i = 0; i < g->nprompts; i++)
+		buf_free(&g->prompts[i].ids);
 	free(g->prompts);
 	free(g->choices);
 	free(g);
@@ -220,18 +238,87 @@ gen_rest(struct gen *g)
 	gen_pump(g->sim);
 }
 
+static struct prefix_prompt
+prefix_of(const struct gen *g, unsigned i)
+{
+	const struct buf *ids = &g->prompts[i].ids;
+
+	return (struct prefix_prompt){.root = g->model_key,
+		.ids = (const uint32_t *)(const void *)ids->p,
+		.nids = ids->len / sizeof(uint32_t)};
+}
+
+/* How many tokens of its prompts have to be computed. */
+static uint64_t
+look_up(struct gen *g)
+{
+	struct sim *sim = g->sim;
+	uint64_t all = 0, cached = 0;
+	unsigned i;
+
+	for (i = 0; i < g->nprompts; i++) {
+		const struct prefix_prompt p = prefix_of(g, i);
+
+		if (sim->prefix != NULL)
+			g->prompts[i].cached = prefix_find(sim->prefix, &p);
+		all += g->prompts[i].ntokens;
+		cached += g->prompts[i].cached;
+	}
+	if (sim->prefix != NULL) {
+		sim->counters[CTR_prefix_queries] += all;
+		sim->counters[CTR_prefix_hits] += cached;
+	}
+	return all - cached;
+}
+
+static double
+compute_ms(struct gen *g)
+{
+	const struct opts *o = &g->sim->o;
+	double us = o->prefill_us_per_token * (double)look_up(g);
+
+	return fault_prefill_ms(g->c, o->prefill_delay_ms + us / 1000);
+}
+
+/* The next prompt begins when the one before it is done, however late the timer was. */
+static void
+next_turn(struct sim *sim)
+{
+	struct gen *g = TAILQ_FIRST(&sim->turns);
+	uint64_t now = sim_now_us();
+
+	if (sim->computing != NULL || g == NULL)
+		return;
+	enter(g, GEN_COMPUTE);
+	sim->computing = g;
+	if (sim->computed_us < g->arrived_us)
+		sim->computed_us = g->arrived_us;
+	sim->computed_us += (uint64_t)(compute_ms(g) * 1000);
+	conn_after(g->c, sim->computed_us > now ? (double)(sim->computed_us - now) / 1000 : 0,
+		on_computed);
+}
+
 void
 gen_compute(struct gen *g)
 {
-	double ms = fault_prefill_ms(g->c, g->sim->o.prefill_delay_ms);
+	double ms = 0;
 
-	enter(g, GEN_COMPUTE);
-	if (g->aborted)
+	if (g->aborted) {
+		enter(g, GEN_COMPUTE);
 		gen_reply(g);
-	else if (g->mode != GEN_DECODE && ms > 0)
-		conn_after(g->c, ms, on_computed);
-	else
-		on_computed(g->c);
+	} else if (g->mode != GEN_DECODE && g->sim->o.prefill_us_per_token > 0) {
+		g->arrived_us = sim_now_us();
+		enter(g, GEN_TURN);
+		next_turn(g->sim);
+	} else {
+		enter(g, GEN_COMPUTE);
+		if (g->mode != GEN_DECODE)
+			ms = compute_ms(g);
+		if (ms > 0)
+			conn_after(g->c, ms, on_computed);
+		else
+			on_computed(g->c);
+	}
 }
 
 bool
@@ -344,8 +431,14 @@ on_computed(struct conn *c)
 	struct gen *g = c->gen;
 	unsigned i;
 
-	for (i = 0; i < g->nprompts; i++)
+	for (i = 0; i < g->nprompts; i++) {
+		const struct prefix_prompt p = prefix_of(g, i);
+
 		g->sim->counters[CTR_prompt_tokens] += g->prompts[i].ntokens;
+		if (g->sim->prefix != NULL)
+			prefix_store(g->sim->prefix, &p);
+	}
+	enter(g, GEN_COMPUTE); /* another prompt has its turn */
 	if (g->mode == GEN_PREFILL && g->sim->shake->computed != NULL)
 		g->sim->shake->computed(g);
 	else

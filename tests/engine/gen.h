@@ -2,7 +2,8 @@
  * Generation requests: what they ask for (gen_parse.c), their life (gen.c), their bytes
  * (gen_text.c).  How their KV changes hands is the hand-shake's (shake.h).
  *
- *	 parse --> QUEUED --> [TRAVEL: the hand-shake waits] --> COMPUTE --> [STREAM] --> done
+ *	 parse --> QUEUED --> [TRAVEL: the hand-shake waits] --> [TURN: another prompt is being computed]
+ *	       --> COMPUTE --> [STREAM] --> done
  *
  * Ownership: a gen belongs to its connection's request; gen.c alone frees it, when it has answered
  * (gen_done) or when the connection is gone (gen_gone).  Spans point into the connection's body,
@@ -23,7 +24,7 @@ struct gen;
 struct word;
 
 enum gen_mode { GEN_PLAIN, GEN_PREFILL, GEN_DECODE };
-enum gen_state { GEN_NEW, GEN_QUEUED, GEN_TRAVEL, GEN_REST, GEN_COMPUTE, GEN_STREAM };
+enum gen_state { GEN_NEW, GEN_QUEUED, GEN_TRAVEL, GEN_REST, GEN_TURN, GEN_COMPUTE, GEN_STREAM };
 enum gen_phase { PHASE_ROLE, PHASE_TOKENS, PHASE_USAGE, PHASE_DONE, PHASE_END };
 
 struct prompt {
@@ -31,8 +32,10 @@ struct prompt {
 	uint64_t before; /* the same without the last one */
 	uint32_t last;   /* which is this */
 	uint64_t ntokens;
-	bool eos;       /* the model's first token is the end of the text */
-	struct jv span; /* for echo: a string or an array of ids; absent for chat */
+	struct buf ids;  /* four bytes each, where there is a prefix cache */
+	uint64_t cached; /* ids at its beginning whose KV was there already */
+	bool eos;        /* the model's first token is the end of the text */
+	struct jv span;  /* for echo: a string or an array of ids; absent for chat */
 };
 
 struct choice {
@@ -46,7 +49,7 @@ struct choice {
 struct gen {
 	struct conn *c;
 	struct sim *sim;
-	TAILQ_ENTRY(gen) all, queued;
+	TAILQ_ENTRY(gen) all, queued; /* queued: for its admission, then for its turn */
 	enum gen_state state;
 	enum gen_mode mode;
 	enum gen_phase phase;
@@ -68,9 +71,10 @@ struct gen {
 	unsigned nchoices, at; /* at: the next choice to emit for */
 	uint32_t step;         /* tokens emitted of each choice */
 	uint64_t credit, events, reserved, due_us;
-	uint64_t cache_key; /* what KV depends on besides token ids */
-	uint64_t model_key; /* ... where it is found by token ids alone */
-	uint32_t cached;    /* prompt tokens of which it tells that P had them already */
+	uint64_t arrived_us; /* when its turn to be computed could have begun */
+	uint64_t cache_key;  /* what KV depends on besides token ids */
+	uint64_t model_key;  /* ... where it is found by token ids alone */
+	uint32_t cached; /* prompt tokens of which it tells that P had them already, if asked to */
 	struct jv model;
 	struct jv rids; /* a list, when each prompt of a batch has its own */
 	int64_t logprob_start;

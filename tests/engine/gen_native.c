@@ -136,7 +136,8 @@ put_upto(struct gen *g, unsigned i, uint32_t n, struct buf *b)
 		buf_add(b, lps.p, lps.len);
 		BUF_LIT(b, "]");
 	}
-	buf_fmt(b, ",\"completion_tokens\":%u,\"cached_tokens\":0}", n);
+	buf_fmt(b, ",\"completion_tokens\":%u,\"cached_tokens\":%llu}", n,
+		(unsigned long long)ch->prompt->cached);
 	buf_free(&ids);
 	buf_free(&lps);
 }

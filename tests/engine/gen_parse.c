@@ -106,6 +106,14 @@ take(struct prompt *t, const struct toks *toks)
 	t->ntokens = toks->n;
 }
 
+/* Begins the ids of the prompt; the prefix cache needs each of them. */
+static void
+keep_ids(const struct gen *g, struct prompt *t, struct toks *toks)
+{
+	toks_init(toks, NULL);
+	toks->raw = g->sim->prefix != NULL ? &t->ids : NULL;
+}
+
 static bool
 has_marker(struct jv v)
 {
@@ -118,7 +126,7 @@ prompt_text(struct gen *g, struct jv str, bool words)
 	struct prompt *t = add_prompt(g);
 	struct toks toks;
 
-	toks_init(&toks, NULL);
+	keep_ids(g, t, &toks);
 	prompt_string(str, words, &toks);
 	take(t, &toks);
 	t->span = str;
@@ -174,7 +182,7 @@ prompt_ids(struct parse *p, struct jv ids)
 	uint64_t seen = 0;
 	uint32_t id;
 
-	toks_init(&toks, NULL);
+	keep_ids(p->g, t, &toks);
 	(void)json_iter(&it, ids);
 	while (json_next(&it, &key, &val)) {
 		if (!token_id(val, &id))
@@ -288,7 +296,7 @@ read_messages(struct parse *p)
 		}
 	}
 	t = add_prompt(g);
-	toks_init(&toks, NULL);
+	keep_ids(g, t, &toks);
 	why = prompt_chat(&p->m[M_MESSAGES], g->sim->o.engine == FLAVOUR_SGLANG, &toks);
 	if (why != NULL)
 		return bad(p, why);

@@ -83,10 +83,12 @@ gen_begin_text(struct gen *g)
 
 /* With 0 there is no member but in a whole answer, as vLLM does. */
 static void
-put_usage_of(const struct gen *g, uint64_t in, uint64_t out, struct buf *b)
+put_usage_of(const struct gen *g, uint64_t in, uint64_t cached, uint64_t out, struct buf *b)
 {
-	uint64_t cached = g->mode == GEN_DECODE ? in : g->cached < in ? g->cached : in;
-
+	if (g->cached > 0)
+		cached = g->cached < in ? g->cached : in;
+	if (g->mode == GEN_DECODE)
+		cached = in;
 	buf_fmt(b,
 		"\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu,\"completion_tokens\":%"
 		"llu",
@@ -102,14 +104,16 @@ put_usage_of(const struct gen *g, uint64_t in, uint64_t out, struct buf *b)
 static void
 put_usage(const struct gen *g, struct buf *b)
 {
-	uint64_t in = 0, out = 0;
+	uint64_t in = 0, cached = 0, out = 0;
 	unsigned i;
 
-	for (i = 0; i < g->nprompts; i++)
+	for (i = 0; i < g->nprompts; i++) {
 		in += g->prompts[i].ntokens;
+		cached += g->prompts[i].cached;
+	}
 	for (i = 0; i < g->nchoices; i++)
 		out += g->choices[i].ntokens;
-	put_usage_of(g, in, out, b);
+	put_usage_of(g, in, cached, out, b);
 }
 
 /* continuous_usage_stats: of one choice so far. */
@@ -119,7 +123,8 @@ put_usage_so_far(const struct gen *g, const struct choice *ch, struct buf *b)
 	if (!g->continuous_usage)
 		return;
 	BUF_LIT(b, ",");
-	put_usage_of(g, ch->prompt->ntokens, ch->done < ch->ntokens ? ch->done : ch->ntokens, b);
+	put_usage_of(g, ch->prompt->ntokens, ch->prompt->cached,
+		ch->done < ch->ntokens ? ch->done : ch->ntokens, b);
 }
 
 const char *

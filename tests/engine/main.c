@@ -21,6 +21,7 @@
 #include "tests/engine/gen.h"
 #include "tests/engine/kv.h"
 #include "tests/engine/last.h"
+#include "tests/engine/prefix.h"
 #include "tests/engine/responses.h"
 #include "tests/engine/seen.h"
 #include "tests/engine/shake.h"
@@ -85,6 +86,7 @@ static const struct option_row rows[] = {
 	{ "prompt-tokens-details", O_FLAG, AT(usage_details), 0, 0, { 0 }, "usage tells cached_tokens" },
 	{ "block-size", O_INT, AT(block_size), 1, 65536, { 0 }, "tokens a KV block" },
 	{ "blocks", O_INT, AT(blocks), 1, 1e9, { 0 }, "KV blocks in all; requests wait when they do not fit" },
+	{ "cache-blocks", O_INT, AT(cache_blocks), 0, 1e8, { 0 }, "blocks of --block-size tokens in the prefix cache; 0: there is none" },
 	{ "block-ids", O_CHOICE, AT(ids), 0, 0, { "ints", "strings", "nested" }, "form of remote_block_ids" },
 	{ "big-ids", O_FLAG, AT(big_ids), 0, 0, { 0 }, "block ids above 2^53 and a member above 2^64" },
 	{ "kv-timeout", O_MS, AT(kv_timeout_s), 0, BIG, { 0 }, "seconds until unfetched KV is freed" },
@@ -93,6 +95,7 @@ static const struct option_row rows[] = {
 	{ "fetch-delay", O_MS, AT(fetch_delay_ms), 0, BIG, { 0 }, "ms from a decode request to its fetch" },
 	{ "token-delay", O_MS, AT(token_delay_ms), 0, BIG, { 0 }, "ms from token to token" },
 	{ "prefill-delay", O_MS, AT(prefill_delay_ms), 0, BIG, { 0 }, "ms a prompt takes" },
+	{ "prefill-us-per-token", O_MS, AT(prefill_us_per_token), 0, BIG, { 0 }, "us a prompt token takes that is not cached; prompts are then computed one at a time" },
 	{ "max-running", O_INT, AT(max_running), 0, 1e9, { 0 }, "requests at once, the others wait; 0 is no limit" },
 	{ "max-model-len", O_I64, AT(max_model_len), 1, BIG, { 0 }, "tokens of prompt and answer together" },
 	{ "start-time", O_CHOICE, AT(start_time), 0, 0, { "auto", "yes", "no" }, "process_start_time_seconds in /metrics; auto: of vLLM, whose server is one process" },
@@ -411,11 +414,13 @@ init(struct sim *sim)
 	TAILQ_INIT(&sim->dead);
 	TAILQ_INIT(&sim->gens);
 	TAILQ_INIT(&sim->queue);
+	TAILQ_INIT(&sim->turns);
 	TAILQ_INIT(&sim->faults);
 	sim->base = event_base_new();
 	if (sim->base == NULL)
 		abort();
 	sim->kv = kv_new(sim);
+	sim->prefix = prefix_new(sim);
 	sim->last[0] = last_new((size_t)sim->o.keep_body);
 	sim->last[1] = last_new((size_t)sim->o.keep_body);
 	sim->seen = seen_new();
@@ -441,6 +446,7 @@ fini(struct sim *sim)
 	if (sim->shake->stop != NULL)
 		sim->shake->stop(sim);
 	kv_free(&sim->kv);
+	prefix_free(&sim->prefix);
 	last_free(&sim->last[0]);
 	last_free(&sim->last[1]);
 	seen_free(&sim->seen);

@@ -4,6 +4,7 @@
 #include "tests/engine/admin.h"
 #include "tests/engine/conn.h"
 #include "tests/engine/kv.h"
+#include "tests/engine/prefix.h"
 #include "tests/engine/route.h"
 #include "tests/engine/sim.h"
 
@@ -57,14 +58,45 @@ static const struct engine_names names[] = {
 		"sglang:generation_tokens_total"},
 };
 
+/*
+ * vLLM's labels are the fields of its CacheConfig and the engine's index, without the model
+ * (CacheConfig.metrics_info(), v1/metrics/loggers.py); these are some of them.  Its counters of the
+ * prefix cache count tokens.  SGLang has one figure of tokens.
+ */
+static void
+put_cache(struct sim *sim, struct buf *b)
+{
+	const struct opts *o = &sim->o;
+	int blocks = o->cache_blocks > 0 ? o->cache_blocks : o->blocks;
+
+	if (o->engine == FLAVOUR_SGLANG) {
+		engine_value(sim, b, "sglang:max_total_num_tokens", "gauge",
+			"Maximum total number of tokens in the KV cache pool.",
+			(double)blocks * o->block_size);
+		return;
+	}
+	help(b, "vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
+	buf_fmt(b,
+		"vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\","
+		"enable_prefix_caching=\"%s\",engine=\"0\",gpu_memory_utilization=\"0.9\","
+		"num_cpu_blocks=\"None\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\","
+		"sliding_window=\"None\"} 1.0\n",
+		o->block_size, o->cache_blocks > 0 ? "True" : "False", blocks);
+	engine_value(sim, b, "vllm:prefix_cache_queries_total", "counter",
+		"Prompt tokens looked up in the prefix cache.",
+		(double)sim->counters[CTR_prefix_queries]);
+	engine_value(sim, b, "vllm:prefix_cache_hits_total", "counter",
+		"Prompt tokens found in the prefix cache.", (double)sim->counters[CTR_prefix_hits]);
+}
+
 static void
 put_engine(struct sim *sim, struct buf *b)
 {
 	const struct engine_names *n = &names[sim->o.engine];
 	bool vllm = sim->o.engine == FLAVOUR_VLLM;
 	/* a request whose KV is still travelling counts as waiting (vLLM) */
-	uint64_t running = sim->running - sim->travelling;
-	uint64_t waiting = sim->queued + (vllm ? sim->travelling : 0);
+	uint64_t running = sim->running - sim->travelling - sim->waiting_turns;
+	uint64_t waiting = sim->queued + sim->waiting_turns + (vllm ? sim->travelling : 0);
 
 	running = (sim->load_fixed ? 0 : running) + (uint64_t)sim->o.load;
 	waiting = (sim->load_fixed ? 0 : waiting) + (uint64_t)sim->o.load_waiting;
@@ -82,6 +114,7 @@ put_engine(struct sim *sim, struct buf *b)
 		(double)sim->counters[CTR_prompt_tokens]);
 	engine_value(sim, b, n->generation_tokens, "counter", "Tokens generated.",
 		(double)sim->counters[CTR_generation_tokens]);
+	put_cache(sim, b);
 }
 
 /* vLLM's page is of the one process that serves HTTP.  SGLang's is put together from the files of several processes, which have
@@ -147,6 +180,9 @@ admin_metrics(struct conn *c)
 	gauge(&b, "pdsim:streams_running", "Streams begun and unfinished.", sim->streams);
 	gauge(&b, "pdsim:paused_streams", "Streams whose client does not read fast enough.",
 		sim->paused);
+	if (sim->prefix != NULL)
+		gauge(&b, "pdsim:cached_blocks", "Blocks in the prefix cache.",
+			prefix_blocks(sim->prefix));
 	put_counters(sim, &b);
 	conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.p, b.len);
 	buf_free(&b);

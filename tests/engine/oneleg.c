@@ -11,6 +11,7 @@
 #include "tests/engine/admin.h"
 #include "tests/engine/conn.h"
 #include "tests/engine/json.h"
+#include "tests/engine/prefix.h"
 #include "tests/engine/responses.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
@@ -457,4 +458,12 @@ oneleg_control(struct conn *c)
 {
 	count(c->sim, CTR_controlled);
 	conn_reply(c, 200, "application/json", NULL, "{}", 2);
+}
+
+void
+oneleg_clear_cache(struct conn *c)
+{
+	if (c->sim->prefix != NULL)
+		prefix_clear(c->sim->prefix);
+	oneleg_control(c);
 }

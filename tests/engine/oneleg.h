@@ -6,6 +6,7 @@
 
 struct conn;
 
-void oneleg_answer(struct conn *c);  /* whose path is in oneleg.c's table */
-void oneleg_model(struct conn *c);   /* /v1/models/{id} */
-void oneleg_control(struct conn *c); /* counted, 200 */
+void oneleg_answer(struct conn *c);      /* whose path is in oneleg.c's table */
+void oneleg_model(struct conn *c);       /* /v1/models/{id} */
+void oneleg_control(struct conn *c);     /* counted, 200 */
+void oneleg_clear_cache(struct conn *c); /* the same; the prefix cache is empty then */

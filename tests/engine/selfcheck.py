@@ -1347,6 +1347,108 @@ def spec(d, rid, **more):
         "receiver_alloc_port": d.ports["alloc"], **more}}
 
 
+def cached_of(usage):
+    return (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+
+
+def tokens(text, n):
+    """A prompt of n tokens that begins with this text and differs from others behind it."""
+    return (text + fresh() + "-").ljust(3 * n, "x")
+
+
+def check_prefix_cache():
+    first = "a" * 96  # two blocks of 16 tokens
+    with Engine("--cache-blocks", "8", "--prompt-tokens-details") as e:
+        def ask(prompt, **more):
+            return cached_of(e.post("/v1/completions", {"prompt": prompt, "max_tokens": 1, **more})["usage"])
+
+        whole = tokens(first, 64)
+        same([ask(whole), ask(whole), ask(whole + "y"), ask(tokens(first, 64))], [0, 48, 64, 32])
+        same(e.metric("pdsim:cached_blocks"), 6)
+        # the last token is always computed; another salt or model is another prompt
+        same([ask(first), ask(first + "!"), ask(whole, cache_salt="s")], [16, 32, 0])
+        # the deepest blocks of what was not used for the longest time are gone: of 8 blocks, 4 are the salted ones
+        same([ask(first + "!"), ask(whole + "y")], [32, 32])
+        same(e.metric("vllm:prefix_cache_queries_total"), 64 + 64 + 65 + 64 + 32 + 33 + 64 + 33 + 65)
+        same(e.metric("vllm:prefix_cache_hits_total"), 48 + 64 + 32 + 16 + 32 + 32 + 32)
+        same(e.metric("pdsim:cached_blocks"), 8)
+        check(e.metric("pdsim:blocks_evicted_total") > 0)
+        page = e.call("GET", "/metrics")[1].decode()
+        check(re.search(r'^vllm:cache_config_info\{block_size="16",.*enable_prefix_caching="True",.*num_gpu_blocks="8",', page, re.M))
+        # ids, chat, several prompts, a stream; a prompt that is larger than the cache
+        ids = json.loads(e.call("POST", "/tokenize", {"prompt": tokens("ids", 40)})[1])["tokens"]
+        same([ask(ids), ask([ids, ids + [7]])], [0, 64])
+        chat = {"messages": [{"role": "user", "content": "z" * 200}], "max_tokens": 1}
+        same([cached_of(e.post("/v1/chat/completions", chat)["usage"]) for _ in "12"], [0, 64])
+        body = {"prompt": ids, "max_tokens": 2, "stream": True, "stream_options": {"include_usage": True}}
+        events_of = [events(e.call("POST", "/v1/completions", {**body, "pdsim": more})[1]) for more in ({}, {"cached_tokens": 3})]
+        same([cached_of(json.loads(v[-2])["usage"]) for v in events_of], [32, 3])
+        same([ask("v" * 3 * 500), ask("v" * 3 * 500)], [0, 128])
+        same(e.call("POST", "/reset_prefix_cache")[0], 200)
+        same([ask("v" * 3 * 500), e.metric("pdsim:cached_blocks")], [0, 8])
+    with Engine("--engine", "sglang", "--cache-blocks", "8", "--block-size", "512") as e:
+        same(e.metric("sglang:max_total_num_tokens"), 4096)
+        def cached():
+            return e.post("/generate", {"text": "n" * 3 * 1100, "sampling_params": {"max_new_tokens": 1}})["meta_info"]["cached_tokens"]
+        same([cached(), cached()], [0, 1024])
+        same(e.call("POST", "/flush_cache")[0], 200)
+        same(cached(), 0)
+    with Engine() as e:  # without the option nothing is cached
+        same([cached_of(e.post("/v1/completions", {"prompt": whole})["usage"]) for _ in "12"], [0, 0])
+        check('enable_prefix_caching="False"' in e.call("GET", "/metrics")[1].decode())
+
+
+def check_prefill_takes_turns():
+    """1 ms a token that is not cached, one prompt after the other."""
+    with Engine("--cache-blocks", "1000", "--prefill-us-per-token", "1000", "--prefill-delay", "20") as e:
+        def ask(prompt):
+            began = time.monotonic()
+            e.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+            return time.monotonic() - began
+
+        def least(took, seconds):  # a busy machine is late, but never early
+            check(took >= seconds - 0.001, took, seconds)
+
+        small = tokens("small", 16)
+        least(ask(tokens("long", 160)), 0.18)
+        cached = tokens("cached", 9601)  # more than 9 s, but for its last token
+        e.fault(kind="slow", factor=0.001)
+        least(ask(cached), 0.0096)
+        took = ask(cached)
+        least(took, 0.021)
+        check(took < 5, took)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            began = time.monotonic()
+            for t in [pool.submit(ask, tokens("other", 80)) for _ in "123"]:
+                t.result()
+            least(time.monotonic() - began, 0.3)
+        # those that wait for their turn count as waiting; who leaves makes room for the next one
+        e.fault(kind="slow", factor=1000)
+        first = e.raw_post("/v1/completions", {"prompt": tokens("first", 160)})
+        e.until("vllm:num_requests_running", 1)
+        second = e.raw_post("/v1/completions", {"prompt": small, "max_tokens": 1})
+        e.until("vllm:num_requests_waiting", 1)
+        third = e.raw_post("/v1/completions", {"prompt": small, "max_tokens": 1})
+        e.until("vllm:num_requests_waiting", 2)
+        third.close()
+        e.until("vllm:num_requests_waiting", 1)
+        first.close()
+        head = second.recv(65536)
+        same(head[:15], b"HTTP/1.1 200 OK")
+        second.close()
+        e.until("pdsim:running_requests", 0)
+    p, d = "--role prefill".split(), "--role decode".split()
+    with Engine(*p, "--cache-blocks", "9", "--prompt-tokens-details") as p, \
+            Engine(*d, "--cache-blocks", "9", "--prefill-us-per-token", "1000000", "--prompt-tokens-details") as d:
+        for cached in 0, 16:  # D computes nothing, and keeps what it was given
+            rid = fresh()
+            r = p.post("/v1/completions", prefill_body(), rid)
+            same(cached_of(r["usage"]), cached)
+            r = d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": r["kv_transfer_params"]}, rid)
+            same(cached_of(r["usage"]), 26)
+        same(d.metric("pdsim:cached_blocks"), 1)
+
+
 def check_lmcache():
     ids = expect.token_ids(PROMPT)
     words = expect.words(ids, 9)

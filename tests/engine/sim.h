@@ -17,6 +17,7 @@ struct fault;
 struct gen;
 struct kv;
 struct last;
+struct prefix;
 struct seen;
 struct shake;
 struct side;
@@ -46,10 +47,10 @@ struct opts {
 	const char *receiver_ports, *alloc_ports, *proxy, *storage;
 	const char *models[MAX_MODELS];
 	unsigned nmodels;
-	int block_size, blocks, max_running, sndbuf, load, load_waiting;
+	int block_size, blocks, cache_blocks, max_running, sndbuf, load, load_waiting;
 	int tp, notices, skip_last, no_id_suffix, refuse_local, usage_details, notice_late;
 	int64_t keep_body, max_body, max_model_len;
-	double token_delay_ms, prefill_delay_ms, fetch_delay_ms;
+	double token_delay_ms, prefill_delay_ms, prefill_us_per_token, fetch_delay_ms;
 	double kv_delay_ms, notice_delay_ms, notice_gap_ms;
 	double announce_ms, kv_timeout_s, fetch_timeout_s, idle_timeout_s;
 	int bootstrap_stream, follow_room, dp_size;
@@ -95,6 +96,10 @@ struct opts {
 	X(bad_requests, "bytes that were no HTTP request")                                         \
 	X(events, "events streamed")                                                               \
 	X(prompt_tokens, "prompt tokens computed or loaded")                                       \
+	X(prefix_queries, "prompt tokens looked up in the prefix cache")                           \
+	X(prefix_hits, "prompt tokens found there")                                                \
+	X(blocks_stored, "blocks put into the prefix cache")                                       \
+	X(blocks_evicted, "blocks whose place in the prefix cache another block took")             \
 	X(generation_tokens, "tokens generated")                                                   \
 	X(faults, "faults acted out")
 
@@ -131,12 +136,16 @@ struct sim {
 	struct event idle_timer;
 	uint64_t nconns, next_conn;
 
-	struct gen_head gens, queue;
+	struct gen_head gens, queue, turns;
+	struct gen *computing;  /* whose prompt is being computed, where prompts take turns */
+	uint64_t computed_us;   /* when the prompt before it was done */
+	uint64_t waiting_turns; /* length of turns */
 	bool pumping;
 	uint64_t running, running_max, travelling, resting, queued, streams, paused;
 
 	struct fault_head faults;
 	struct kv *kv;
+	struct prefix *prefix; /* NULL: there is none */
 	struct side *side;
 	const struct shake *shake;
 	struct buf more_ports; /* of the hand-shake, for the listening line: " name=port..." */

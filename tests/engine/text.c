@@ -43,6 +43,12 @@ text_init(void)
 			.id = TOK_WORD + (uint32_t)i};
 }
 
+uint64_t
+text_mix(uint64_t hash, uint32_t id)
+{
+	return (hash ^ id) * PRIME;
+}
+
 void
 toks_init(struct toks *t, struct buf *ids)
 {
@@ -56,7 +62,9 @@ toks_id(struct toks *t, uint32_t id)
 {
 	t->before = t->hash;
 	t->last = id;
-	t->hash = (t->hash ^ id) * PRIME;
+	t->hash = text_mix(t->hash, id);
+	if (t->raw != NULL)
+		buf_add(t->raw, &id, sizeof(id));
 	if (t->ids != NULL) {
 		if (t->n)
 			BUF_LIT(t->ids, ",");
@@ -78,7 +86,7 @@ toks_bytes(void *arg, const char *s, size_t n)
 			t->rest = t->nrest = 0;
 		}
 	}
-	if (t->ids == NULL) { /* nearly all bytes of all prompts come here */
+	if (t->ids == NULL && t->raw == NULL) { /* nearly all bytes of all prompts come here */
 		uint64_t h = t->hash;
 
 		t->n += (uint64_t)(end - p) / 3;

@@ -24,6 +24,7 @@ struct toks {
 	uint64_t hash, before; /* of all ids; of all but the last */
 	uint64_t n;
 	struct buf *ids; /* when set: the ids in decimal, with commas, are added here */
+	struct buf *raw; /* when set: the ids, four bytes each, are added here */
 	uint32_t rest, last;
 	unsigned nrest;
 };
@@ -40,6 +41,7 @@ void toks_bytes(void *t, const char *p, size_t n); /* a json_sink */
 void toks_id(struct toks *t, uint32_t id);
 void toks_end(struct toks *t); /* the text ends here: accounts for a rest of 1 or 2 bytes */
 
+uint64_t text_mix(uint64_t hash, uint32_t id);             /* the hash of one id more */
 uint64_t text_child(uint64_t hash, uint32_t k);            /* where the k-th of n answers starts */
 const struct word *text_next(uint64_t *state);             /* the next word; moves the state on */
 bool text_find(const char *p, size_t n, uint32_t *ret_id); /* the word that is just this text */
