@@ -6,52 +6,32 @@
 
 #include <string.h>
 
-enum kind {
-	K_NEVER,  /* 0xc1: no value begins so */
-	K_SCALAR, /* `size` bytes follow */
-	K_BYTES,  /* str, bin: a length of `size` bytes, then so many */
-	K_EXT,    /* the same, and one byte of type between */
-	K_ARRAY,  /* a count of `size` bytes, then so many values */
-	K_MAP,    /* ... pairs */
-};
-
 /* clang-format off */
 static const struct {
 	uint8_t kind, size;
 } tags[32] = { /* 0xc0 to 0xdf */
-	{ K_SCALAR, 0 }, { K_NEVER, 0 },  { K_SCALAR, 0 }, { K_SCALAR, 0 },  /* nil, -, false, true */
-	{ K_BYTES, 1 },  { K_BYTES, 2 },  { K_BYTES, 4 },                    /* bin */
-	{ K_EXT, 1 },    { K_EXT, 2 },    { K_EXT, 4 },                      /* ext */
-	{ K_SCALAR, 4 }, { K_SCALAR, 8 },                                    /* float */
-	{ K_SCALAR, 1 }, { K_SCALAR, 2 }, { K_SCALAR, 4 }, { K_SCALAR, 8 },  /* uint */
-	{ K_SCALAR, 1 }, { K_SCALAR, 2 }, { K_SCALAR, 4 }, { K_SCALAR, 8 },  /* int */
-	{ K_SCALAR, 2 }, { K_SCALAR, 3 }, { K_SCALAR, 5 }, { K_SCALAR, 9 },
-	{ K_SCALAR, 17 },                                                    /* fixext, with its type byte */
-	{ K_BYTES, 1 },  { K_BYTES, 2 },  { K_BYTES, 4 },                    /* str */
-	{ K_ARRAY, 2 },  { K_ARRAY, 4 },
-	{ K_MAP, 2 },    { K_MAP, 4 },
+	{ MSGPACK_SCALAR, 0 }, { MSGPACK_NEVER, 0 },  { MSGPACK_SCALAR, 0 }, { MSGPACK_SCALAR, 0 }, /* nil, -, false, true */
+	{ MSGPACK_BYTES, 1 },  { MSGPACK_BYTES, 2 },  { MSGPACK_BYTES, 4 }, /* bin */
+	{ MSGPACK_EXT, 1 },    { MSGPACK_EXT, 2 },    { MSGPACK_EXT, 4 }, /* ext */
+	{ MSGPACK_SCALAR, 4 }, { MSGPACK_SCALAR, 8 }, /* float */
+	{ MSGPACK_SCALAR, 1 }, { MSGPACK_SCALAR, 2 }, { MSGPACK_SCALAR, 4 }, { MSGPACK_SCALAR, 8 }, /* uint */
+	{ MSGPACK_SCALAR, 1 }, { MSGPACK_SCALAR, 2 }, { MSGPACK_SCALAR, 4 }, { MSGPACK_SCALAR, 8 }, /* int */
+	{ MSGPACK_SCALAR, 2 }, { MSGPACK_SCALAR, 3 }, { MSGPACK_SCALAR, 5 }, { MSGPACK_SCALAR, 9 },
+	{ MSGPACK_SCALAR, 17 }, /* fixext, with its type byte */
+	{ MSGPACK_BYTES, 1 },  { MSGPACK_BYTES, 2 },  { MSGPACK_BYTES, 4 }, /* str */
+	{ MSGPACK_ARRAY, 2 },  { MSGPACK_ARRAY, 4 },
+	{ MSGPACK_MAP, 2 },    { MSGPACK_MAP, 4 },
 };
 /* clang-format on */
 
-struct reader {
-	const uint8_t *p, *end;
-};
-
-/* A value's head has been read, and its bytes too if it is no container. */
-struct value {
-	enum kind kind;
-	const uint8_t *bytes; /* K_BYTES */
-	uint64_t n;           /* bytes, values or pairs */
-};
-
 static uint64_t
-left(const struct reader *r)
+left(const struct msgpack *r)
 {
 	return (uint64_t)(r->end - r->p);
 }
 
 static bool
-read_be(struct reader *r, unsigned size, uint64_t *ret)
+read_be(struct msgpack *r, unsigned size, uint64_t *ret)
 {
 	if (left(r) < size)
 		return false;
@@ -63,45 +43,45 @@ read_be(struct reader *r, unsigned size, uint64_t *ret)
 
 /* Kind and count of the value that begins with `tag`. */
 static bool
-read_head(struct reader *r, struct value *v)
+read_head(struct msgpack *r, struct msgpack_value *v)
 {
 	uint8_t tag;
 
 	if (left(r) == 0)
 		return false;
 	tag = *r->p++;
-	*v = (struct value){.kind = K_SCALAR};
+	*v = (struct msgpack_value){.kind = MSGPACK_SCALAR, .tag = tag};
 	if (tag < 0x80 || tag >= 0xe0) { /* a small integer */
 		return true;
 	} else if (tag < 0x90) {
-		v->kind = K_MAP;
+		v->kind = MSGPACK_MAP;
 		v->n = tag & 0x0f;
 	} else if (tag < 0xa0) {
-		v->kind = K_ARRAY;
+		v->kind = MSGPACK_ARRAY;
 		v->n = tag & 0x0f;
 	} else if (tag < 0xc0) {
-		v->kind = K_BYTES;
+		v->kind = MSGPACK_BYTES;
 		v->n = tag & 0x1f;
 	} else {
-		v->kind = (enum kind)tags[tag - 0xc0].kind;
+		v->kind = (enum msgpack_kind)tags[tag - 0xc0].kind;
 		v->n = tags[tag - 0xc0].size;
-		if (v->kind > K_SCALAR)
+		if (v->kind > MSGPACK_SCALAR)
 			return read_be(r, (unsigned)v->n, &v->n);
 	}
-	return v->kind != K_NEVER;
+	return v->kind != MSGPACK_NEVER;
 }
 
 /* A count is believed only if that many bytes are there: each value takes at least one. */
-static bool
-read_value(struct reader *r, struct value *v)
+bool
+msgpack_next(struct msgpack *r, struct msgpack_value *v)
 {
 	if (!read_head(r, v))
 		return false;
-	if (v->kind == K_ARRAY)
+	if (v->kind == MSGPACK_ARRAY)
 		return v->n <= left(r);
-	if (v->kind == K_MAP)
+	if (v->kind == MSGPACK_MAP)
 		return v->n <= left(r) / 2;
-	if (v->kind == K_EXT)
+	if (v->kind == MSGPACK_EXT)
 		v->n++;
 	if (v->n > left(r))
 		return false;
@@ -111,19 +91,19 @@ read_value(struct reader *r, struct value *v)
 }
 
 static uint64_t
-items(const struct value *v)
+items(const struct msgpack_value *v)
 {
-	return v->kind == K_MAP ? 2 * v->n : v->kind == K_ARRAY ? v->n : 0;
+	return v->kind == MSGPACK_MAP ? 2 * v->n : v->kind == MSGPACK_ARRAY ? v->n : 0;
 }
 
 /* Passes what a container holds, at any depth. */
-static bool
-skip_items(struct reader *r, const struct value *container)
+bool
+msgpack_skip(struct msgpack *r, const struct msgpack_value *container)
 {
 	for (uint64_t todo = items(container); todo > 0; todo--) {
-		struct value v;
+		struct msgpack_value v;
 
-		if (!read_value(r, &v))
+		if (!msgpack_next(r, &v))
 			return false;
 		todo += items(&v);
 		if (todo - 1 > left(r))
@@ -140,29 +120,78 @@ msgpack_is(const struct msgpack_text *v, const char *text)
 	return v->p != NULL && v->n == n && memcmp(v->p, text, n) == 0;
 }
 
-static struct msgpack_text
-text_of(const struct value *v)
+bool
+msgpack_uint(const struct msgpack_value *v, uint64_t *ret)
 {
-	return v->kind == K_BYTES ? (struct msgpack_text){(const char *)v->bytes, (size_t)v->n}
-				  : (struct msgpack_text){NULL, 0};
+	struct msgpack r;
+
+	if (v->kind != MSGPACK_SCALAR)
+		return false;
+	*ret = v->tag;
+	if (v->tag < 0x80)
+		return true;
+	r = (struct msgpack){v->bytes, v->bytes + v->n};
+	if (v->tag >= 0xd0 && v->tag <= 0xd3) /* signed */
+		return read_be(&r, (unsigned)v->n, ret) && (v->bytes[0] & 0x80) == 0;
+	return v->tag >= 0xcc && v->tag <= 0xcf && read_be(&r, (unsigned)v->n, ret);
+}
+
+bool
+msgpack_double(const struct msgpack_value *v, double *ret)
+{
+	struct msgpack r;
+	uint64_t bits;
+	uint32_t half;
+	float f;
+
+	if (v->kind != MSGPACK_SCALAR || (v->tag != 0xca && v->tag != 0xcb)) {
+		if (!msgpack_uint(v, &bits))
+			return false;
+		*ret = (double)bits;
+		return true;
+	}
+	r = (struct msgpack){v->bytes, v->bytes + v->n};
+	if (!read_be(&r, (unsigned)v->n, &bits))
+		return false;
+	memcpy(ret, &bits, sizeof(bits));
+	if (v->tag == 0xca) {
+		half = (uint32_t)bits;
+		memcpy(&f, &half, sizeof(half));
+		*ret = (double)f;
+	}
+	return true;
+}
+
+bool
+msgpack_nil(const struct msgpack_value *v)
+{
+	return v->kind == MSGPACK_SCALAR && v->tag == 0xc0;
+}
+
+struct msgpack_text
+msgpack_text(const struct msgpack_value *v)
+{
+	return v->kind == MSGPACK_BYTES
+		       ? (struct msgpack_text){(const char *)v->bytes, (size_t)v->n}
+		       : (struct msgpack_text){NULL, 0};
 }
 
 bool
 msgpack_map(const void *msg, size_t len, msgpack_fn *fn, void *arg)
 {
-	struct reader r = {.p = msg, .end = (const uint8_t *)msg + len};
-	struct value map, key, value;
+	struct msgpack r = {.p = msg, .end = (const uint8_t *)msg + len};
+	struct msgpack_value map, key, value;
 
-	if (!read_value(&r, &map) || map.kind != K_MAP)
+	if (!msgpack_next(&r, &map) || map.kind != MSGPACK_MAP)
 		return false;
 	for (uint64_t i = 0; i < map.n; i++) {
 		struct msgpack_text k, v;
 
-		if (!read_value(&r, &key) || !skip_items(&r, &key) || !read_value(&r, &value) ||
-			!skip_items(&r, &value))
+		if (!msgpack_next(&r, &key) || !msgpack_skip(&r, &key) ||
+			!msgpack_next(&r, &value) || !msgpack_skip(&r, &value))
 			return false;
-		k = text_of(&key);
-		v = text_of(&value);
+		k = msgpack_text(&key);
+		v = msgpack_text(&value);
 		if (k.p != NULL)
 			fn(&k, &v, arg);
 	}
