@@ -22,6 +22,7 @@
 #include "tests/engine/kv.h"
 #include "tests/engine/last.h"
 #include "tests/engine/prefix.h"
+#include "tests/engine/publish.h"
 #include "tests/engine/responses.h"
 #include "tests/engine/seen.h"
 #include "tests/engine/shake.h"
@@ -87,6 +88,10 @@ static const struct option_row rows[] = {
 	{ "block-size", O_INT, AT(block_size), 1, 65536, { 0 }, "tokens a KV block" },
 	{ "blocks", O_INT, AT(blocks), 1, 1e9, { 0 }, "KV blocks in all; requests wait when they do not fit" },
 	{ "cache-blocks", O_INT, AT(cache_blocks), 0, 1e8, { 0 }, "blocks of --block-size tokens in the prefix cache; 0: there is none" },
+	{ "kv-events", O_INT, AT(kv_events), 0, 65535, { 0 }, "port where KV events of the prefix cache are published; 0 takes a free one" },
+	{ "kv-replay", O_INT, AT(kv_replay), 0, 65535, { 0 }, "port where they are sent again; 0 takes a free one" },
+	{ "kv-buffer", O_INT, AT(kv_buffer), 1, 1e6, { 0 }, "batches of them that are kept for that" },
+	{ "kv-form", O_CHOICE, AT(kv_form), 0, 0, { "bytes", "ints", "map" }, "KV events of vLLM from 0.11, of older ones and SGLang, or of the newest" },
 	{ "block-ids", O_CHOICE, AT(ids), 0, 0, { "ints", "strings", "nested" }, "form of remote_block_ids" },
 	{ "big-ids", O_FLAG, AT(big_ids), 0, 0, { 0 }, "block ids above 2^53 and a member above 2^64" },
 	{ "kv-timeout", O_MS, AT(kv_timeout_s), 0, BIG, { 0 }, "seconds until unfetched KV is freed" },
@@ -237,6 +242,9 @@ static const struct opts defaults = {
 	.tp = 1,
 	.notices = -1,
 	.bootstrap_port = -1,
+	.kv_events = -1,
+	.kv_replay = -1,
+	.kv_buffer = 10000,
 	.dp_size = 1,
 	.announce_ms = 3000,
 	.blocks = 1 << 23,
@@ -421,6 +429,7 @@ init(struct sim *sim)
 		abort();
 	sim->kv = kv_new(sim);
 	sim->prefix = prefix_new(sim);
+	sim->publish = publish_new(sim);
 	sim->last[0] = last_new((size_t)sim->o.keep_body);
 	sim->last[1] = last_new((size_t)sim->o.keep_body);
 	sim->seen = seen_new();
@@ -447,6 +456,7 @@ fini(struct sim *sim)
 		sim->shake->stop(sim);
 	kv_free(&sim->kv);
 	prefix_free(&sim->prefix);
+	publish_free(&sim->publish);
 	last_free(&sim->last[0]);
 	last_free(&sim->last[1]);
 	seen_free(&sim->seen);

@@ -6,6 +6,7 @@
 #include <zmq.h>
 
 #include "tests/engine/buf.h"
+#include "tests/engine/pack.h"
 #include "tests/engine/sim.h"
 
 #define LINGER_MS 200 /* what has been told just before the engine ends may still go out */
@@ -47,30 +48,6 @@ notice_new(struct sim *sim)
 }
 
 static void
-put_byte(struct buf *b, unsigned char c)
-{
-	buf_add(b, &c, 1);
-}
-
-static void
-put_str(struct buf *b, const char *s)
-{
-	size_t n = strlen(s);
-
-	if (n < 32) {
-		put_byte(b, (unsigned char)(0xa0 | n));
-	} else if (n < 256) {
-		put_byte(b, 0xd9);
-		put_byte(b, (unsigned char)n);
-	} else {
-		put_byte(b, 0xda);
-		put_byte(b, (unsigned char)(n >> 8));
-		put_byte(b, (unsigned char)n);
-	}
-	buf_add(b, s, n & 0xffff);
-}
-
-static void
 push(struct notice *n, unsigned rank, const struct buf *b)
 {
 	if (zmq_send(n->ranks[rank % n->nranks], b->p, b->len, ZMQ_DONTWAIT) == -1)
@@ -86,17 +63,17 @@ notice_send(struct notice *n, unsigned rank, const char *req_id)
 		[NOTICE_PROXY] = "ProxyNotif", [NOTICE_NIXL] = "NixlProxyNotif"};
 	struct buf b = {0};
 
-	put_byte(&b, 0x82);
+	pack_byte(&b, 0x82);
 	if (n->sim->o.notice_form ==
 		NOTICE_DICT) { /* no type, another order, a value of another kind */
-		put_str(&b, "rank");
-		put_byte(&b, (unsigned char)(rank & 0x7f));
+		pack_str(&b, "rank");
+		pack_byte(&b, (unsigned char)(rank & 0x7f));
 	} else {
-		put_str(&b, "type");
-		put_str(&b, type[n->sim->o.notice_form]);
+		pack_str(&b, "type");
+		pack_str(&b, type[n->sim->o.notice_form]);
 	}
-	put_str(&b, "req_id");
-	put_str(&b, req_id);
+	pack_str(&b, "req_id");
+	pack_str(&b, req_id);
 	push(n, rank, &b);
 	buf_free(&b);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include "tests/engine/publish.h"
 #include "tests/engine/sim.h"
 #include "tests/engine/text.h"
 
@@ -88,8 +89,9 @@ take(struct prefix *x)
 
 	if (x->used < x->cap)
 		return &x->blocks[x->used++];
-	count(x->sim, CTR_blocks_evicted);
 	b = TAILQ_LAST(&x->by_use, block_head);
+	count(x->sim, CTR_blocks_evicted);
+	publish_removed(x->sim->publish, b->hash);
 	at = slot_of(x, b->hash);
 	*at = b->chain;
 	TAILQ_REMOVE(&x->by_use, b, by_use);
@@ -130,24 +132,38 @@ prefix_find(struct prefix *x, const struct prefix_prompt *p)
 	return found * x->block_tokens;
 }
 
+/* n blocks of the prompt from the block `first` on are new. */
+static void
+tell_stored(struct prefix *x, const struct prefix_prompt *p, uint64_t first, uint64_t n)
+{
+	if (n > 0)
+		publish_stored(x->sim->publish, first > 0 ? x->hashes[first - 1] : 0,
+			&x->hashes[first], n, &p->ids[first * x->block_tokens]);
+}
+
 void
 prefix_store(struct prefix *x, const struct prefix_prompt *p)
 {
-	uint64_t n = hash_blocks(x, p, p->nids), i;
+	uint64_t n = hash_blocks(x, p, p->nids), i, fresh = 0;
 
 	for (i = 0; i < n; i++) {
 		struct block *b = *slot_of(x, x->hashes[i]);
 
 		if (b != NULL) {
 			use(x, b);
+			tell_stored(x, p, i - fresh, fresh);
+			fresh = 0;
 			continue;
 		}
+		fresh++;
 		count(x->sim, CTR_blocks_stored);
 		b = take(x);
 		*b = (struct block){.hash = x->hashes[i]};
 		*slot_of(x, b->hash) = b;
 		TAILQ_INSERT_HEAD(&x->by_use, b, by_use);
 	}
+	tell_stored(x, p, n - fresh, fresh);
+	publish_batch(x->sim->publish);
 	for (i = n; i > 0; i--)
 		use(x, *slot_of(x, x->hashes[i - 1]));
 }
@@ -158,6 +174,8 @@ prefix_clear(struct prefix *x)
 	memset(x->buckets, 0, (x->mask + 1) * sizeof(struct block *));
 	TAILQ_INIT(&x->by_use);
 	x->used = 0;
+	publish_cleared(x->sim->publish);
+	publish_batch(x->sim->publish);
 }
 
 uint64_t

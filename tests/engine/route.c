@@ -10,6 +10,7 @@
 #include "tests/engine/gen.h"
 #include "tests/engine/last.h"
 #include "tests/engine/oneleg.h"
+#include "tests/engine/publish.h"
 #include "tests/engine/responses.h"
 #include "tests/engine/sim.h"
 
@@ -88,6 +89,7 @@ static const struct route {
 	{"/sim/pause_stream", POST, admin_sim_pause, false, true},
 	{"/sim/last", GET, admin_sim_last, false, true},
 	{"/sim/held", GET, admin_sim_held, false, true},
+	{"/sim/kv_events", POST, publish_sim, false, true},
 	{"/sim/reset", POST, admin_sim_reset, false, true},
 };
 

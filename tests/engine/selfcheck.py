@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -1447,6 +1448,139 @@ def check_prefill_takes_turns():
             r = d.post("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": r["kv_transfer_params"]}, rid)
             same(cached_of(r["usage"]), 26)
         same(d.metric("pdsim:cached_blocks"), 1)
+
+
+def unpack(b, at=0):
+    """A msgpack value, and where the next one begins."""
+    t = b[at]
+    at += 1
+
+    def number(n):
+        return int.from_bytes(b[at:at + n], "big")
+
+    def items(n, at):
+        out = []
+        for _ in range(n):
+            v, at = unpack(b, at)
+            out.append(v)
+        return out, at
+    if t < 0x80:
+        return t, at
+    if t < 0x90 or t == 0xde:
+        n, at = (t & 15, at) if t < 0x90 else (number(2), at + 2)
+        out, at = items(2 * n, at)
+        return dict(zip(out[::2], out[1::2])), at
+    if t < 0xa0 or t in (0xdc, 0xdd):
+        n, at = (t & 15, at) if t < 0xa0 else (number(2), at + 2) if t == 0xdc else (number(4), at + 4)
+        return items(n, at)
+    if t < 0xc0:
+        return b[at:at + (t & 31)].decode(), at + (t & 31)
+    if t == 0xc0:
+        return None, at
+    if t == 0xc4:
+        return b[at + 1:at + 1 + b[at]], at + 1 + b[at]
+    if t == 0xcb:
+        return struct.unpack(">d", b[at:at + 8])[0], at + 8
+    size = {0xcc: 1, 0xcd: 2, 0xce: 4, 0xcf: 8}[t]
+    return number(size), at + size
+
+
+class Zmq:
+    """A socket that connects: just enough of ZMTP 3.0 (NULL) to subscribe, or to ask."""
+
+    def __init__(self, port, kind):
+        self.s = socket.create_connection(("127.0.0.1", port), 10)
+        self.f = self.s.makefile("rwb")
+        ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind
+        self.f.write(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48) + b"\x04" + bytes([len(ready)]) + ready)
+        self.f.flush()
+        self.f.read(64)
+        head = self.f.read(2)
+        self.f.read(head[1])
+
+    def send(self, *frames):
+        for i, frame in enumerate(frames):
+            self.f.write(bytes([i + 1 < len(frames), len(frame)]) + frame)
+        self.f.flush()
+
+    def take(self):
+        out, more = [], True
+        while more:
+            head = self.f.read(2)
+            n = int.from_bytes(head[1:] + self.f.read(7), "big") if head[0] & 2 else head[1]
+            out.append(self.f.read(n))
+            more = head[0] & 1
+        return out
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.f.close()
+        self.s.close()
+
+
+def check_kv_events():
+    args = "--cache-blocks 4 --kv-events 0 --kv-replay 0 --kv-buffer 3 --kv-form".split()
+    for form in "bytes", "ints", "map":
+        with Engine(*args, form) as e, Zmq(e.ports["events"][0], b"SUB") as sub:
+            sub.send(b"\x01")
+
+            def ask(prompt):
+                e.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+
+            def batch(number=None):
+                topic, got, body = sub.take()
+                same((topic, number is None or int.from_bytes(got, "big") == number), (b"", True))
+                v, end = unpack(body)
+                same(end, len(body))
+                if form == "map":
+                    same((sorted(v), v["data_parallel_rank"]), (["data_parallel_rank", "events", "ts"], 0))
+                    check(all(isinstance(i, dict) for i in v["events"]))
+                    v = [v["ts"], [[i.pop("type"), *i.values()] for i in v["events"]], 0]
+                same(len(v), 2 if form == "ints" else 3)
+                check(abs(v[0] - time.time()) < 60)
+                return v[1]
+            sub.s.settimeout(0.2)
+            for _ in range(50):  # until the subscription is there
+                e.post("/sim/kv_events", {"batches": 1, "blocks": 1})
+                try:
+                    first = batch()
+                    break
+                except TimeoutError:
+                    sub.f = sub.s.makefile("rwb")
+            sub.s.settimeout(10)
+            sub.f = sub.s.makefile("rwb")
+            same((first[0][0], first[0][4]), ("BlockStored", 16))
+            e.post("/sim/kv_events", {"restart": True})
+            prompt = tokens("", 40)
+            ask(prompt)
+            (stored,) = batch(0)
+            same(stored[:1] + stored[2:6], ["BlockStored", None, expect.token_ids(prompt)[:32], 16, None])
+            same((len(stored[1]), {type(h) for h in stored[1]}), (2, {int if form == "ints" else bytes}))
+            same(stored[6:], [] if form == "ints" else ["GPU"])
+            ask(prompt + "z" * 60)  # 20 tokens more: its third block
+            (more,) = batch(1)
+            same((more[2], more[3]), (stored[1][1], expect.token_ids(prompt + "z" * 60)[32:48]))
+            ask(tokens("", 64))
+            events_of = batch(2)
+            same(sorted(i[0] for i in events_of), ["BlockRemoved"] * 3 + ["BlockStored"])
+            same({i[1][0] for i in events_of if i[0] == "BlockRemoved"}, {*stored[1], more[1][0]})
+            same(e.call("POST", "/reset_prefix_cache")[0], 200)
+            same(batch(3), [["AllBlocksCleared"]])
+            e.post("/sim/kv_events", {"drop": 1})
+            ask(prompt)
+            ask(tokens("", 16))
+            batch(5)
+            with Zmq(e.ports["replay"][0], b"DEALER") as dealer:
+                dealer.send(b"", (4).to_bytes(8, "big"))
+                same([int.from_bytes(dealer.take()[1], "big") for _ in range(3)], [4, 5, 2**64 - 1])
+                dealer.send(b"", bytes(8))  # only the last three are kept
+                same([int.from_bytes(dealer.take()[1], "big") for _ in range(4)], [3, 4, 5, 2**64 - 1])
+                dealer.send(b"no empty frame", bytes(8))
+                dealer.send(b"", (9).to_bytes(8, "big"))
+                same(dealer.take()[1:], [b"\xff" * 8, b""])
+            same(e.metric("pdsim:kv_replays_total"), 3)
 
 
 def check_lmcache():

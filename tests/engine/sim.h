@@ -18,6 +18,7 @@ struct gen;
 struct kv;
 struct last;
 struct prefix;
+struct publish;
 struct seen;
 struct shake;
 struct side;
@@ -29,6 +30,7 @@ enum transfer { TRANSFER_PULL, TRANSFER_PUSH };
 enum notice_form { NOTICE_PROXY, NOTICE_NIXL, NOTICE_DICT };
 enum load_failure { LOAD_FAILURE_FAIL, LOAD_FAILURE_RECOMPUTE }; /* kv_load_failure_policy */
 enum start_time { START_TIME_AUTO, START_TIME_YES, START_TIME_NO };
+enum kv_form { KV_FORM_BYTES, KV_FORM_INTS, KV_FORM_MAP }; /* of KV events */
 enum flavour { FLAVOUR_VLLM, FLAVOUR_SGLANG };
 
 #define MAX_MODELS 1024
@@ -42,6 +44,8 @@ struct opts {
 	enum notice_form notice_form;
 	enum load_failure load_failure;
 	enum start_time start_time;
+	enum kv_form kv_form;
+	int kv_events, kv_replay, kv_buffer;
 	int port, side_port, bootstrap_port;
 	const char *host, *advertise, *name, *api_key, *handshake, *announce;
 	const char *receiver_ports, *alloc_ports, *proxy, *storage;
@@ -100,6 +104,8 @@ struct opts {
 	X(prefix_hits, "prompt tokens found there")                                                \
 	X(blocks_stored, "blocks put into the prefix cache")                                       \
 	X(blocks_evicted, "blocks whose place in the prefix cache another block took")             \
+	X(kv_batches, "batches of KV events made")                                                 \
+	X(kv_replays, "requests for batches that were missed")                                     \
 	X(generation_tokens, "tokens generated")                                                   \
 	X(faults, "faults acted out")
 
@@ -145,7 +151,8 @@ struct sim {
 
 	struct fault_head faults;
 	struct kv *kv;
-	struct prefix *prefix; /* NULL: there is none */
+	struct prefix *prefix;   /* NULL: there is none */
+	struct publish *publish; /* NULL: it publishes no KV events */
 	struct side *side;
 	const struct shake *shake;
 	struct buf more_ports; /* of the hand-shake, for the listening line: " name=port..." */
