@@ -66,6 +66,10 @@
 	X(NOTICES_REFUSED, "pdrouter_notice_connections_refused_total", "Connections for notices from outside lmcache.networks.") \
 	X(ANNOUNCED, "pdrouter_announcements_total", "Announcements of engines that were accepted.")          \
 	X(ANNOUNCED_REFUSED, "pdrouter_announcements_refused_total", "Announcements that do not parse, that their sender may not make, or that found no room.") \
+	X(KV_EVENTS, "pdrouter_kv_events_total", "KV events of engines that were read.") \
+	X(KV_EVENTS_MISSED, "pdrouter_kv_event_messages_missed_total", "Messages of KV events that neither came nor were sent again.") \
+	X(KV_EVENTS_REPLAYED, "pdrouter_kv_event_messages_replayed_total", "Messages of KV events that came when the engine sent them again.") \
+	X(KV_EVENTS_BAD, "pdrouter_kv_events_bad_total", "Messages of KV events that do not parse, and events that make no sense.") \
 	X(PROBES_OK, "pdrouter_probes_ok_total", "Health probes answered well.")                        \
 	X(PROBES_FAILED, "pdrouter_probes_failed_total", "Health probes that failed.")                  \
 	X(SCRAPES_FAILED, "pdrouter_scrapes_failed_total", "Engine /metrics pages without a load to believe.") \

@@ -15,6 +15,11 @@
 #define TAG_AT (STAMP_BITS + SLOT_BITS)
 #define UNIT 64 /* tokens of a stamp */
 
+/* prefix_engine.events */
+#define EVENTS_COME 1u
+#define EVENTS_KNOWN 2u
+#define EVENTS_HELD_AT 2
+
 /*
  * How far the count jumps, in units: further than any capacity.  It is no divisor of 2^STAMP_BITS, so that words of
  * the first life do not come back to life 64 restarts later, but only after 4,096.
@@ -74,12 +79,28 @@ prefix_capacity(const struct seg *seg, uint32_t ep)
 	return shm_load(&seg->ep_records[ep].capacity);
 }
 
+bool
+prefix_held(const struct seg *seg, uint32_t ep, uint64_t *ret)
+{
+	const uint64_t events = shm_load(&seg->prefix_engines[ep].events),
+		       held = events >> EVENTS_HELD_AT;
+
+	*ret = held < PREFIX_CAPACITY_MAX ? held : PREFIX_CAPACITY_MAX;
+	return (events & EVENTS_KNOWN) != 0;
+}
+
+/* The words of all that its cache holds are fresh.  With KV events the count is of tokens stored, and what is stored and
+ * not yet removed is what the cache holds: so it is the tokens removed that decide. */
 static uint64_t
 capacity_units(const struct seg *seg, uint32_t ep)
 {
-	const uint64_t tokens = prefix_capacity(seg, ep);
+	uint64_t tokens;
 
-	return (tokens != 0 ? tokens : PREFIX_CAPACITY_UNKNOWN) / UNIT;
+	if (!prefix_held(seg, ep, &tokens)) {
+		tokens = prefix_capacity(seg, ep);
+		tokens = tokens != 0 ? tokens : PREFIX_CAPACITY_UNKNOWN;
+	}
+	return tokens / UNIT;
 }
 
 /* What the engine may yet compute before the word is stale, in units; negative: it is stale. */
@@ -260,7 +281,8 @@ prefix_insert(
 		return taken;
 	for (uint32_t i = 0; i < key->n; i++)
 		fetch_ahead(seg, key->digest[i], place);
-	shm_add(&seg->prefix_engines[ep].computed, computes);
+	if ((shm_load(&seg->prefix_engines[ep].events) & EVENTS_COME) == 0)
+		shm_add(&seg->prefix_engines[ep].computed, computes);
 	mine = (uint64_t)ep << STAMP_BITS | stamp_now(seg, ep);
 	for (uint32_t i = 0; i < key->n; i++)
 		put(seg, key->digest[i], place, tag_of(key->digest[i]) | mine, &taken);
@@ -271,6 +293,26 @@ void
 prefix_void(struct seg *seg, uint32_t ep)
 {
 	shm_add(&seg->prefix_engines[ep].computed, JUMP * UNIT);
+}
+
+void
+prefix_follow(struct seg *seg, uint32_t ep, uint64_t stored, uint64_t held)
+{
+	struct prefix_engine *e = &seg->prefix_engines[ep];
+	uint64_t events = EVENTS_COME;
+
+	if (held != PREFIX_HELD_UNKNOWN)
+		events |= EVENTS_KNOWN | (held < PREFIX_CAPACITY_MAX ? held : PREFIX_CAPACITY_MAX)
+						 << EVENTS_HELD_AT;
+	if (stored > 0)
+		shm_add(&e->computed, stored < PREFIX_CAPACITY_MAX ? stored : PREFIX_CAPACITY_MAX);
+	shm_store(&e->events, events);
+}
+
+void
+prefix_unfollow(struct seg *seg, uint32_t ep)
+{
+	shm_store(&seg->prefix_engines[ep].events, 0);
 }
 
 /* --- what engines say -------------------------------------------------------------------------- */
@@ -385,6 +427,7 @@ prefix_begin(struct seg *seg, uint32_t ep)
 	(void)shm_xchg(&e->prompt, 0);
 	(void)shm_xchg(&e->expected, 0);
 	(void)shm_xchg(&e->cached, 0);
+	prefix_unfollow(seg, ep);
 }
 
 uint32_t

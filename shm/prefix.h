@@ -12,6 +12,9 @@
  * begins another life (shm/restart.h) or says that its cache is empty, its count jumps further than any capacity, which
  * makes all its words stale at once.
  *
+ * An engine that publishes KV events says itself how many tokens it has stored and removed (prefix_follow()).  Then its
+ * count is of tokens stored, and a word is stale when more has been stored since than the cache holds now.
+ *
  * Every word is a hint.  It is written by plain stores: of two workers that store at the same time one hint is lost.  A
  * process that is killed leaves whole words.  A word that something else has overwritten names an engine that may not
  * have the beginning, which costs at most the time to compute it.
@@ -91,6 +94,19 @@ prefix_has(const struct prefix_found *found, uint32_t slot)
 #define PREFIX_UNSAID UINT64_MAX
 void prefix_record(struct seg *seg, uint32_t ep, const struct prefix_guess *guess, uint64_t cached,
 	uint64_t prompt);
+
+/*
+ * The notifier: the KV events of the engine have come (shm/kv_events.h), and it has stored so many tokens more than
+ * before.  From now on the count moves by these and not by what workers expect.  `held`: the tokens in its cache, in
+ * place of the capacity.
+ */
+#define PREFIX_HELD_UNKNOWN UINT64_MAX
+void prefix_follow(struct seg *seg, uint32_t ep, uint64_t stored, uint64_t held);
+/* They come no more.  Also the master's, of an endpoint without a source. */
+void prefix_unfollow(struct seg *seg, uint32_t ep);
+
+/* Whether it is known what the engine's cache holds, and how many tokens that are. */
+bool prefix_held(const struct seg *seg, uint32_t ep, uint64_t *ret);
 
 /* All words of the endpoint are void. */
 void prefix_void(struct seg *seg, uint32_t ep);

@@ -102,6 +102,9 @@ struct conf_endpoint {
 	/* lmcache decode: where its LMCache listens, a port for each rank; NULL: the host of the URL */
 	char *receiver_host;
 	struct conf_ports receiver_init_port, receiver_alloc_port;
+	/* where it publishes KV events, and sends missed ones again: tcp, an IP literal or a star for its own address, a
+	 * port; NULL: as the pool says */
+	char *kv_events, *kv_events_replay;
 	char *kv_addr; /* p2p_nccl: "host:port" or ":port" (of the URL's host); NULL: announced */
 	/* data-parallel ranks that the router uses in turn; 0: the engine chooses */
 	uint32_t dp_ranks;
@@ -254,6 +257,7 @@ struct conf_pool {
 	/* networks; engines that announce themselves from there belong to this pool */
 	char **announce_networks;
 	size_t nannounce_networks;
+	char *kv_events, *kv_events_replay; /* of its engines, as in an endpoint; NULL: nowhere */
 	char **prefill_labels, **decode_labels; /* an endpoints_file's labels -> roles */
 	size_t nprefill_labels, ndecode_labels;
 	char *file_text; /* of the endpoints_file, or what the fleet_file amounts to; nfile_text bytes; the master's */
@@ -433,6 +437,7 @@ struct conf {
 	/* all settings that a notifier reads at its start, as one text: a change starts a new
 	 * notifier; NULL: no notifier is needed */
 	char *notifier_key;
+	uint32_t has_kv_events;    /* 1: some pool's engines publish KV events */
 	char *trace_otlp;          /* URL of the collector of spans, or NULL: no exporter */
 	uint64_t trace_ring_bytes; /* room for the finished spans of one worker */
 

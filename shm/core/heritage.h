@@ -37,7 +37,8 @@ struct identity {
 };
 
 /* The columns of the table of system calls that children may make. */
-enum sandbox { SANDBOX_WORKER, SANDBOX_NOTIFIER, SANDBOX_EXPORTER, SANDBOX_N };
+/* A notifier that subscribes to KV events may connect: it is SANDBOX_SUBSCRIBER. */
+enum sandbox { SANDBOX_WORKER, SANDBOX_NOTIFIER, SANDBOX_EXPORTER, SANDBOX_SUBSCRIBER, SANDBOX_N };
 
 /* Exit codes of children; any other, or a signal, means "respawn me with back-off". */
 enum child_exit { CHILD_EXIT_OK = 0, CHILD_EXIT_FAILED = 1, CHILD_EXIT_NO_RESPAWN = 2 };

@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 14
+#define SHM_VERSION 15
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -237,6 +237,9 @@ struct prefix_engine {
 	/* answers that said how much was in the cache, and tokens of their prompts: all, expected in the cache,
 	 * reported to be there.  W: atomic add by all */
 	uint64_t answers, prompt, expected, cached;
+	/* what its KV events say: tokens in its cache:62 | they are known:1 | events come:1 (shm/prefix.h); 0: it
+	 * publishes none.  W: notifier; master where it has no source */
+	uint64_t events;
 };
 
 /* The words of the prefix index, a cache line each. */
@@ -343,6 +346,20 @@ struct announced {                       /* announce.c */
 	uint64_t role;                   /* enum role */
 	char http[ANNOUNCED_ADDRESS];    /* where it serves HTTP */
 	char kv[ANNOUNCED_ADDRESS];      /* its ZMQ/NCCL address, which request ids carry */
+};
+
+/* One per endpoint slot: where its engine publishes KV events (shm/kv_events.h).  seq is odd while it changes. */
+#define KV_SOURCE_ADDRESS 64 /* bytes of "tcp://[IPv6]:port" with its NUL */
+#define KV_SOURCE_WORDS 17
+struct kv_source_words { /* W: master */
+	_Alignas(SHM_LINE) uint64_t seq;
+	uint64_t word[KV_SOURCE_WORDS];
+};
+
+/* One per endpoint slot: what its engine's KV events have said.  W: notifier */
+#define KV_COUNT_WORDS 16
+struct kv_count_words {
+	_Alignas(SHM_LINE) uint64_t word[KV_COUNT_WORDS];
 };
 
 /* Finished spans of one worker slot (spans.c): positions count bytes, and never go back. */

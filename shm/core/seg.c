@@ -64,6 +64,8 @@ static_assert(offsetof(struct quota_set, key) == 8, "as drawn in shm/README");
 static_assert(sizeof(struct announced) == 2 * SHM_LINE, "as drawn in shm/README");
 static_assert(offsetof(struct announced, kv) == 24 + ANNOUNCED_ADDRESS, "as drawn in shm/README");
 static_assert(ANNOUNCED_ADDRESS % sizeof(uint64_t) == 0, "texts are copied word by word");
+static_assert(sizeof(struct kv_source_words) == 2 * SHM_LINE, "as drawn in shm/README");
+static_assert(sizeof(struct kv_count_words) == SHM_LINE, "no two endpoints share a line");
 static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a line");
 static_assert(sizeof(struct prefix_engine) == SHM_LINE / 2, "half a line each");
 static_assert(sizeof(struct prefix_bucket) == SHM_LINE / 2, "a cache line each");
@@ -80,6 +82,7 @@ enum part {
 	PART_EP_RECORDS,
 	PART_POOL_NAMES,
 	PART_NAMED,
+	PART_KV_SOURCES,
 	PART_SECRET, /* the first of those that have keys: master and workers alone map them */
 	PART_TICKETS = PART_SECRET,
 	PART_ARENAS,
@@ -97,6 +100,7 @@ enum part {
 	PART_QUOTAS,
 	PART_QUOTA_ROWS,
 	PART_ANNOUNCED,
+	PART_KV_COUNTS,
 	PART_QUEUES,
 	PART_BUDGETS,
 	PART_FALLBACKS,
@@ -164,6 +168,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_EP_RECORDS] = { "endpoint records", 0, s->max_endpoints * sizeof(struct ep_record) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_NAMED]      = { "names", 0, named * sizeof(struct named_slot) },
+		[PART_KV_SOURCES] = { "sources of KV events", 0, s->max_endpoints * sizeof(struct kv_source_words) },
 		[PART_TICKETS]    = { "tickets", 0, sizeof(struct tickets) },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
 		[PART_KEYS_ARENAS] = { "key arenas", 0, SHM_KEYS_ARENAS * keys_arena_bytes(s) },
@@ -179,6 +184,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_QUOTAS]    = { "quotas", 0, s->max_quotas / QUOTA_WAYS * sizeof(struct quota_set) },
 		[PART_QUOTA_ROWS] = { "quota rows", 0, workers * s->max_quotas * sizeof(uint32_t) },
 		[PART_ANNOUNCED]  = { "announcements", 0, ANNOUNCED_MAX * sizeof(struct announced) },
+		[PART_KV_COUNTS]  = { "counts of KV events", 0, s->max_endpoints * sizeof(struct kv_count_words) },
 		[PART_QUEUES]     = { "queues", 0, s->max_pools * queue_bytes(s) },
 		[PART_BUDGETS]    = { "budgets", 0, workers * s->max_pools * sizeof(struct budget) },
 		[PART_FALLBACKS]  = { "fallbacks", 0, s->max_pools * sizeof(struct fallback) },
@@ -251,6 +257,8 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->quotas = AT(PART_QUOTAS);
 	seg->quota_rows = AT(PART_QUOTA_ROWS);
 	seg->announced = AT(PART_ANNOUNCED);
+	seg->kv_sources = AT(PART_KV_SOURCES);
+	seg->kv_counts = AT(PART_KV_COUNTS);
 	seg->queues = AT(PART_QUEUES);
 	seg->budgets = AT(PART_BUDGETS);
 	seg->fallbacks = AT(PART_FALLBACKS);

@@ -47,9 +47,11 @@ struct seg {
 	struct quota_set *quotas;    /* [max_quotas / QUOTA_WAYS] */
 	uint32_t *quota_rows;        /* [worker slots][max_quotas]: share_of() */
 	struct announced *announced; /* [ANNOUNCED_MAX] */
-	unsigned char *queues;       /* [max_pools] queues: seg_queue(), seg_queue_slot() */
-	struct budget *budgets;      /* [worker slots][max_pools]: seg_budget() */
-	struct fallback *fallbacks;  /* [max_pools] */
+	struct kv_source_words *kv_sources; /* [max_endpoints] */
+	struct kv_count_words *kv_counts;   /* [max_endpoints] */
+	unsigned char *queues;              /* [max_pools] queues: seg_queue(), seg_queue_slot() */
+	struct budget *budgets;             /* [worker slots][max_pools]: seg_budget() */
+	struct fallback *fallbacks;         /* [max_pools] */
 	/* [max_pools][METRIC_EXEMPLARS][METRIC_BUCKETS + 1]: shm/exemplar.h */
 	struct exemplar_words *exemplars;
 	struct prefix_engine *prefix_engines; /* [max_endpoints] */
@@ -79,7 +81,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 31
+#define SEG_NPARTS 33
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

@@ -246,6 +246,51 @@ Test(shm_prefix, a_restart_voids_what_the_engine_had)
 	cr_expect_eq(cuts(&key, 2), 0, "its cache was cleared");
 }
 
+/* The engine says what it stores and removes: the capacity and what workers expect no longer count. */
+Test(shm_prefix, with_kv_events_removed_tokens_decide)
+{
+	const struct prefix_key key = prompt(3000, 0, 0), other = prompt(0, 3000, 'o');
+
+	prefix_follow(seg, 1, 0, 0);
+	insert(&key, 1, 1000);
+	prefix_follow(seg, 1, 1000, 1000);
+	insert(&other, 1, 50 * CAPACITY); /* a worker's guess */
+	cr_expect_eq(cuts(&key, 1), key.n);
+	prefix_follow(seg, 1, 2 * CAPACITY, 2 * CAPACITY + 1000); /* nothing was removed */
+	cr_expect_eq(cuts(&key, 1), key.n);
+	prefix_follow(seg, 1, 10 * CAPACITY, 2 * CAPACITY); /* ten times as much was stored since */
+	cr_expect_eq(cuts(&key, 1), 0);
+	insert(&key, 1, 1000);
+	cr_expect_eq(cuts(&key, 1), key.n);
+	/* some events were missed: the capacity counts */
+	prefix_follow(seg, 1, CAPACITY - 1000, PREFIX_HELD_UNKNOWN);
+	cr_expect_eq(cuts(&key, 1), key.n);
+	prefix_follow(seg, 1, 2000, PREFIX_HELD_UNKNOWN);
+	cr_expect_eq(cuts(&key, 1), 0);
+	insert(&key, 1, 1000);
+	prefix_unfollow(seg, 1); /* workers' guesses count again */
+	insert(&other, 1, 2 * CAPACITY);
+	cr_expect_eq(cuts(&key, 1), 0);
+	cr_expect_eq(cuts(&other, 1), other.n);
+}
+
+Test(shm_prefix, a_publisher_may_say_anything)
+{
+	const struct prefix_key key = prompt(3000, 0, 0);
+
+	insert(&key, 1, 1000);
+	prefix_follow(seg, 1, UINT64_MAX, UINT64_MAX - 1);
+	(void)cuts(&key, 1);
+	prefix_follow(seg, 1, 0, 0);
+	insert(&key, 1, 1000);
+	cr_expect_eq(cuts(&key, 1), key.n);
+	ep_slot_begin(seg, 1); /* another engine has the slot: nothing is left of the events */
+	prefix_capacity_set(seg, 1, CAPACITY);
+	insert(&key, 1, 1000);
+	insert(&key, 1, CAPACITY / 2);
+	cr_expect_eq(cuts(&key, 1), key.n);
+}
+
 /* A system prompt that all engines have: each of 64 is found, with what it has of its own. */
 Test(shm_prefix, a_beginning_that_all_engines_have_is_found_at_all)
 {
