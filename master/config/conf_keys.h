@@ -309,6 +309,10 @@ L("decode_labels", LABELS, decode_labels, ndecode_labels, 0, 64, "[]", LIVE,				
 	"labels of the endpoints_file that mean decode")						\
 L("dns", DNS, dns, ndns, 0, 64, "[]", LIVE,								\
 	"names whose addresses are engines; looked up again when their TTL ends")				\
+K("kv_events", KV_EVENTS, kv_events, 0, 63, "", LIVE,							\
+	"where its engines publish KV events, such as tcp://*:5557 (*: at each engine's own address); \"\": nowhere") \
+K("kv_events_replay", KV_EVENTS, kv_events_replay, 0, 63, "", LIVE,					\
+	"where they send missed KV events again, such as tcp://*:5558; \"\": nowhere")			\
 L("announce_networks", ANNOUNCED, announce_networks, nannounce_networks, 0, 64, "[]", LIVE,		\
 	"networks whose engines may announce themselves; \"10.1.0.0/16 from 10.9.0.0/24\": others may do it for them")			\
 L("prefill", PREFILL, endpoints, nendpoints, 0, 65536, "[]", LIVE,					\
@@ -369,6 +373,10 @@ K("receiver_alloc_port", PORTS, at receiver_alloc_port, 0, CONF_PORTS_MAX, "[]",
 	"lmcache decode: as many alloc ports")									\
 K("kv_addr", KV_ADDR, at kv_addr, 0, 127, "", LIVE,							\
 	"p2p_nccl: host:port of the engine's KV transfers, or :port at the host of the URL; \"\": as announced") \
+K("kv_events", KV_EVENTS, at kv_events, 0, 63, "", LIVE,						\
+	"where the engine publishes KV events, such as tcp://*:5557 (*: at its own address); \"\": as the pool says") \
+K("kv_events_replay", KV_EVENTS, at kv_events_replay, 0, 63, "", LIVE,					\
+	"where it sends missed KV events again; \"\": as the pool says")					\
 K("dp_ranks", COUNT, at dp_ranks, 0, 1024, "0", LIVE,							\
 	"data-parallel ranks that requests are spread over by X-data-parallel-rank; 0: the engine chooses")
 
@@ -461,6 +469,7 @@ enum conf_type {
 	CONF_T_HOST,
 	CONF_T_ADDRESS_HOST,
 	CONF_T_KV_ADDR,
+	CONF_T_KV_EVENTS,
 	CONF_T_LOG_LEVEL,
 	CONF_T_LOG_FORMAT,
 	CONF_T_LOG_TO,

@@ -164,16 +164,36 @@ append(char **text, const char *word)
 	*text = longer;
 }
 
+static bool
+has_kv_events(const struct conf *c)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < c->npools; i++) {
+		const struct conf_pool *p = &c->pools[i];
+
+		any = any || p->kv_events != NULL;
+		for (size_t k = 0; k < p->nendpoints; k++)
+			any = any || p->endpoints[k].kv_events != NULL;
+		for (size_t k = 0; k < p->ndns; k++)
+			any = any || p->dns[k].as.kv_events != NULL;
+	}
+	return any;
+}
+
+/* What a notifier is born with; another one takes its place when this changes. */
 static void
 set_notifier_key(struct conf *c)
 {
 	free(c->notifier_key);
 	c->notifier_key = NULL;
-	if (c->lmcache_listen == NULL && c->announce_listen == NULL)
+	c->has_kv_events = has_kv_events(c);
+	if (c->lmcache_listen == NULL && c->announce_listen == NULL && !c->has_kv_events)
 		return;
 	c->notifier_key = mem_printf("%" PRIu64 " ", c->announce_forget_ms);
 	append(&c->notifier_key, c->lmcache_listen);
 	append(&c->notifier_key, c->announce_listen);
+	append(&c->notifier_key, c->has_kv_events ? "kv_events" : NULL);
 	for (size_t i = 0; i < c->nlmcache_networks; i++)
 		append(&c->notifier_key, c->lmcache_networks[i]);
 	append(&c->notifier_key, NULL);

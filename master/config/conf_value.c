@@ -22,7 +22,7 @@ static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_dura
 static set_fn set_header, set_mode, set_notices, set_url, set_host, set_word, add_listen, add_text,
 	add_network, add_announced, add_server, add_origin, add_field;
 static set_fn set_count_or_auto, set_fraction, set_part, set_address_host, set_kv_addr,
-	set_first_token, add_port, set_key_name, set_sha256, set_priority, set_date;
+	set_kv_events, set_first_token, add_port, set_key_name, set_sha256, set_priority, set_date;
 
 static const char *
 log_level_name(unsigned v)
@@ -106,6 +106,7 @@ static const struct {
 	[CONF_T_HOST] = { "a host name", CONF_STR, set_host },
 	[CONF_T_ADDRESS_HOST] = { "a host name or an address", CONF_STR, set_address_host },
 	[CONF_T_KV_ADDR] = { "an address such as 10.0.0.1:21001 or :21001", CONF_STR, set_kv_addr },
+	[CONF_T_KV_EVENTS] = { "an address such as tcp://*:5557", CONF_STR, set_kv_events },
 	[CONF_T_ENGINE] = { "an engine", CONF_WORD, set_word, engine_name, ENGINE_N },
 	[CONF_T_HANDOFF] = { "a handoff", CONF_WORD, set_word, handoff_name, HANDOFF_N },
 	[CONF_T_REMOTE_HOST] = { "a remote_host", CONF_WORD, set_word, remote_host_name, REMOTE_HOST_N },
@@ -628,6 +629,30 @@ set_kv_addr(const struct conf_key *k, void *base, const char *text, char what[CO
 
 	if (why != NULL)
 		return bad(what, "%.80s: %s", text, why);
+	return set_text(k, base, text, what);
+}
+
+/* An address to connect to: libzmq looks up no name, since the notifier may open no file. */
+static int
+set_kv_events(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	static const char scheme[] = "tcp://";
+	struct conf_listen l = {.text = NULL};
+	const char *at = text + strlen(scheme);
+	unsigned char ip[16];
+
+	if (text[0] == '\0')
+		return set_text(k, base, text, what);
+	if (strncmp(text, scheme, strlen(scheme)) != 0 ||
+		(strncmp(at, "*:", 2) == 0
+				? conf_port_of(at + 2) == 0
+				: conf_address_parse(at, &l) != NULL ||
+					  inet_pton(
+						  strchr(l.host, ':') != NULL ? AF_INET6 : AF_INET,
+						  l.host, ip) != 1))
+		return bad(what,
+			"%.80s is not an address such as tcp://*:5557 or tcp://10.0.0.1:5557",
+			text);
 	return set_text(k, base, text, what);
 }
 

@@ -75,7 +75,9 @@ discover_dns_key(const struct conf_dns *d, char buf[DISCOVER_KEY])
 /* The texts of an endpoint that a source owns. */
 static const size_t term_texts[] = {offsetof(struct conf_endpoint, group),
 	offsetof(struct conf_endpoint, bootstrap_host),
-	offsetof(struct conf_endpoint, receiver_host), offsetof(struct conf_endpoint, kv_addr)};
+	offsetof(struct conf_endpoint, receiver_host), offsetof(struct conf_endpoint, kv_addr),
+	offsetof(struct conf_endpoint, kv_events),
+	offsetof(struct conf_endpoint, kv_events_replay)};
 #define TERM_TEXTS (sizeof(term_texts) / sizeof(term_texts[0]))
 
 static const char *

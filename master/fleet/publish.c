@@ -7,6 +7,7 @@
 
 #include "master/fleet/ejected.h"
 #include "master/fleet/endpoint.h"
+#include "master/fleet/kv_sources.h"
 #include "master/fleet/rows.h"
 #include "master/fleet/slots.h"
 #include "master/fleet/state.h"
@@ -286,6 +287,7 @@ publish_try(struct publish *p)
 	p->cookie = rcu_cookie(f->writer); /* of the table that is current until the next line */
 	rcu_publish(f->writer, arena);
 	p->config = f->config_number;
+	kv_sources_publish(f);
 	metric_add(f->slab, M_PUBLISHED, 1);
 	note_rows(f, p->cookie);
 	waiters_wake(f->waiters);

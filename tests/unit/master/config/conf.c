@@ -645,6 +645,10 @@ static const struct bad {
 	{ PAIR("p2p_nccl", "kv_addr: ':1'", "kv_addr: ':2'") "   dns: [{name: d.test, port: 1, role: decode, kv_addr: 'h:3'}]\n", 5,
 		"pools[0].dns[0].kv_addr", "the port alone" },
 	{ PAIR("nixl", "bootstrap_host: 'a b'", ""), 3, "pools[0].prefill[0].bootstrap_host", "not a host name" },
+	{ PAIR("nixl", "kv_events: 'tcp://e:5557'", ""), 3, "pools[0].prefill[0].kv_events", "is not an address" },
+	{ PAIR("nixl", "kv_events: '*:5557'", ""), 3, "pools[0].prefill[0].kv_events", "is not an address" },
+	{ PAIR("nixl", "", "kv_events: 'tcp://*:0'"), 4, "pools[0].decode[0].kv_events", "is not an address" },
+	{ PAIR("nixl", "", "") "   kv_events_replay: 'tcp://fd00::1:5'\n", 5, "pools[0].kv_events_replay", "is not an address" },
 	{ PAIR("nixl", "dp_ranks: 1025", ""), 3, "pools[0].prefill[0].dp_ranks", "0 to 1024" },
 };
 /* clang-format on */
@@ -2154,9 +2158,10 @@ Test(conf, every_key_is_written)
 		"   fallback: none, fallback_budget: 7, resume: true, allow_timeout_header: true, eject_failures: 6, eject_rate: 7, max_ejected: 8,\n"
 		"   eject_time: 9s, eject_max_time: 10s, eject_slow: true, outlier: {factor: 4, min_samples: 5}, queue_size: 9, queue_timeout: 1s, allow_priority: true, trust_found: true,\n"
 		"   priority_header: X-P, load_metrics: {running: r, waiting: w}, tls: {server_name: s.test, verify: false},\n"
+		"   kv_events: 'tcp://*:5557', kv_events_replay: 'tcp://*:5558',\n"
 		"   dns: [{name: d.test, port: 1, role: decode, weight: 2, group: g}], announce_networks: [10.0.0.0/8],\n"
 		"   prefill: [{url: http://p, max_inflight: 3, weight: 4, group: g, bootstrap_host: h, bootstrap_port: 5,\n"
-		"              dp_ranks: 6}]}\n"
+		"              kv_events: 'tcp://10.0.0.1:5557', kv_events_replay: 'tcp://[fd00::1]:5558', dp_ranks: 6}]}\n"
 		"- {name: b, connector: lmcache,\n"
 		"   lmcache: {first_token: decode, tokenize: decode, kv_ready_timeout: 3s, ready_messages: 1},\n"
 		"   prefill: [{url: http://p}], decode: [{url: http://d, receiver_host: r, " PORTS

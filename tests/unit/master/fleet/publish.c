@@ -8,6 +8,7 @@
 #include "master/fleet/publish.h"
 #include "master/fleet/state.h"
 #include "shm/base/clock.h"
+#include "shm/kv_events.h"
 #include "shm/metrics.h"
 
 #define P1 "http://127.0.0.1:8101"
@@ -67,6 +68,39 @@ static struct conf_endpoint *
 last_endpoint(struct conf *c)
 {
 	return &c->pools[0].endpoints[c->pools[0].nendpoints - 1];
+}
+
+/* A star is the engine's own address; an endpoint that leaves has no source. */
+Test(publish, where_kv_events_are_published)
+{
+	static char all[] = "tcp://*:5557", replay[] = "tcp://*:5558", own[] = "tcp://10.0.0.9:1";
+	struct conf *c = CONF(P1, P2, D1);
+	struct kv_source s;
+	uint64_t seq[4] = {0};
+	uint32_t first;
+
+	c->pools[0].kv_events = all;
+	c->pools[0].kv_events_replay = replay;
+	c->pools[0].endpoints[1].kv_events = own;
+	c->pools[0].endpoints[1].dp_ranks = 4;
+	apply(c);
+	first = row_of(P1)->slot;
+	cr_assert(kv_source_get(seg, first, &seq[0], &s));
+	cr_assert_str_eq(s.events, "tcp://127.0.0.1:5557");
+	cr_assert_str_eq(s.replay, "tcp://127.0.0.1:5558");
+	cr_assert_eq(s.ranks, 1);
+	cr_assert_eq(s.tag, row_of(P1)->tag);
+	cr_assert(kv_source_get(seg, row_of(P2)->slot, &seq[1], &s));
+	cr_assert_str_eq(s.events, "tcp://10.0.0.9:1");
+	cr_assert_str_eq(s.replay, "tcp://127.0.0.2:5558");
+	cr_assert_eq(s.ranks, 4);
+	cr_assert(kv_source_get(seg, row_of(D1)->slot, &seq[2], &s));
+	cr_assert_str_eq(s.events, "tcp://[::1]:5557");
+	apply(CONF(P2, D1));
+	cr_assert(kv_source_get(seg, first, &seq[0], &s));
+	cr_assert_eq(s.ranks, 0);
+	c->pools[0].kv_events = c->pools[0].kv_events_replay = NULL; /* not the heap's */
+	c->pools[0].endpoints[1].kv_events = NULL;
 }
 
 Test(publish, where_an_lmcache_listens)
