@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "master/notifier/events.h"
 #include "master/notifier/pass.h"
 #include "master/notifier/peers.h"
 #include "proto/wire/notif.h"
@@ -39,6 +40,9 @@
 #define QUEUED_BYTES ((rlim_t)CONNECTIONS * QUEUED * MAX_MESSAGE)
 #define OWN_FDS 64 /* of libzmq and the heritage, without the eventfds */
 #define NSOCKETS 2
+#define NITEMS                                                                                     \
+	(NSOCKETS +                                                                                \
+		4) /* to poll: also the channel, an older instance's notices, refused peers, KV events */
 #define REFUSAL_LINES_MS 60000
 #define LAST_BATCHES 64 /* read before the exit, to deliver messages that have arrived */
 #define CLOSE_MS 500    /* time for engines to close their connections at the exit */
@@ -53,6 +57,7 @@ struct notifier {
 		void (*take)(struct notifier *, zmq_msg_t *msg);
 	} sockets[NSOCKETS];
 	struct peers peers;              /* of notices */
+	struct events *events;           /* NULL: engines are not asked for KV events */
 	struct net_announced *announced; /* which engines may be, and by whom */
 	size_t nannounced;
 	struct conf_live live; /* in force; of these the log's level and format count */
@@ -263,6 +268,8 @@ take_batch(struct notifier *n)
 			more = take_message(n, &n->sockets[k]);
 		any = any || more;
 	}
+	if (n->events != NULL)
+		any = events_take(n->events) || any;
 	metric_add(n->slab, M_NOTICES_REFUSED, peers_refused(&n->peers, BATCH));
 	metric_add(n->slab, M_NOTICES_LOST, pass_send(n->pass));
 	wake_batch(n);
@@ -281,7 +288,7 @@ told_to_go(const struct notifier *n)
 
 /* All that this process waits for; the first is the channel.  Returns how many there are. */
 static int
-items_fill(const struct notifier *n, zmq_pollitem_t items[NSOCKETS + 3])
+items_fill(const struct notifier *n, zmq_pollitem_t items[NITEMS])
 {
 	int nitems = 0;
 
@@ -290,6 +297,9 @@ items_fill(const struct notifier *n, zmq_pollitem_t items[NSOCKETS + 3])
 		items[nitems++] = (zmq_pollitem_t){.fd = n->notices_from, .events = ZMQ_POLLIN};
 	if (n->peers.events != NULL)
 		items[nitems++] = (zmq_pollitem_t){.socket = n->peers.events, .events = ZMQ_POLLIN};
+	if (n->events != NULL)
+		items[nitems++] =
+			(zmq_pollitem_t){.fd = events_fd(n->events), .events = ZMQ_POLLIN};
 	for (size_t k = 0; k < NSOCKETS; k++)
 		if (n->sockets[k].zmq != NULL)
 			items[nitems++] =
@@ -300,7 +310,7 @@ items_fill(const struct notifier *n, zmq_pollitem_t items[NSOCKETS + 3])
 static int
 loop(struct notifier *n)
 {
-	zmq_pollitem_t items[NSOCKETS + 3];
+	zmq_pollitem_t items[NITEMS];
 	bool more = false;
 
 	for (;;) {
@@ -370,6 +380,21 @@ open_socket(struct notifier *n, struct socket *s, int type, const char *address,
 }
 
 static int
+open_events(struct notifier *n)
+{
+	int sockets = zmq_ctx_get(n->ctx, ZMQ_MAX_SOCKETS);
+
+	/* before the first socket, or it is not heeded */
+	sockets += (int)events_sockets(n->h->seg->hdr->max_endpoints);
+	(void)zmq_ctx_set(n->ctx, ZMQ_MAX_SOCKETS, sockets);
+	n->events = events_new(n->h->seg, n->slab, n->ctx);
+	if (n->events != NULL)
+		return 0;
+	log_error("KV events cannot be read", LOG_S("error", zmq_strerror(errno)));
+	return 1;
+}
+
+static int
 open_sockets(struct notifier *n)
 {
 	const struct conf *c = n->h->conf;
@@ -381,7 +406,11 @@ open_sockets(struct notifier *n)
 		return 1;
 	}
 	if (n->h->notices_from != 0)
-		return 0; /* a newer instance has the addresses */
+		return 0; /* a newer instance has the addresses, and the engines' KV events */
+	if (c->has_kv_events)
+		r = open_events(n);
+	if (r != 0)
+		return r;
 	if (c->lmcache_listen != NULL)
 		r = open_socket(
 			n, &n->sockets[0], ZMQ_PULL, c->lmcache_listen, "listening for notices");
@@ -400,6 +429,7 @@ close_sockets(struct notifier *n)
 	for (size_t k = 0; k < NSOCKETS; k++)
 		if (n->sockets[k].zmq != NULL)
 			(void)zmq_close(n->sockets[k].zmq);
+	events_free(&n->events);
 	peers_end(&n->peers);
 	if (n->ctx != NULL)
 		(void)zmq_ctx_term(n->ctx);
@@ -447,6 +477,17 @@ data_bytes(void)
 	return pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
+static rlim_t
+most_fds(const struct heritage *h)
+{
+	const rlim_t listening = CONNECTIONS + OWN_FDS + h->seg->hdr->nslots;
+
+	/* each of these sockets has a connection and an eventfd */
+	return h->conf->has_kv_events
+		       ? listening + 2 * (rlim_t)events_sockets(h->seg->hdr->max_endpoints)
+		       : listening;
+}
+
 /*
  * libzmq accepts connections while descriptors are free, and bounds its memory for each connection only.
  * It also buffers all parts of a message until the last part.  With these limits an endless message ends
@@ -457,7 +498,7 @@ bound_all(const struct heritage *h)
 {
 	const rlim_t now = data_bytes();
 
-	bound(RLIMIT_NOFILE, CONNECTIONS + OWN_FDS + h->seg->hdr->nslots);
+	bound(RLIMIT_NOFILE, most_fds(h));
 	if (now > 0)
 		bound(RLIMIT_DATA, now + QUEUED_BYTES);
 }
@@ -486,7 +527,7 @@ is_engine(const struct notifier *n, int fd)
 static bool
 shut_engines(const struct notifier *n)
 {
-	const int most = (int)(CONNECTIONS + OWN_FDS + n->h->seg->hdr->nslots);
+	const int most = (int)most_fds(n->h);
 	bool any = false;
 
 	for (int fd = STDERR_FILENO + 1; fd < most; fd++)
@@ -507,6 +548,7 @@ finish(struct notifier *n)
 {
 	const uint64_t end_ms = clock_ms() + CLOSE_MS;
 
+	events_free(&n->events); /* its sockets would connect again */
 	while (n->ctx != NULL && shut_engines(n) && clock_ms() < end_ms) {
 		(void)take_batch(n);
 		(void)usleep(1000);

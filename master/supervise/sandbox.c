@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <seccomp.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -53,6 +54,7 @@ struct condition {
 #define HAS_NOT(n, bits) {(n), (bits), 0}
 #define IS_NULL(n) {(n), UINT64_MAX, 0}
 #define IS_STREAM(n) {(n), 0xf /* the kernel's SOCK_TYPE_MASK */, SOCK_STREAM}
+#define IS_DATAGRAM(n) {(n), 0xf, SOCK_DGRAM}
 #define IS_SELF(n) {(n), UINT32_MAX, SELF}
 #define SELF UINT64_MAX /* stands for the process's own id */
 
@@ -69,8 +71,11 @@ static const struct rule {
 	struct condition when[CONDITIONS];
 } rules[] = {
 #define ROW(name, worker, notifier, exporter, ...) \
-	{ SCMP_SYS(name), { [SANDBOX_WORKER] = worker, [SANDBOX_NOTIFIER] = notifier, [SANDBOX_EXPORTER] = exporter }, \
-		{ __VA_ARGS__ } }
+	{ SCMP_SYS(name), { [SANDBOX_WORKER] = worker, [SANDBOX_NOTIFIER] = notifier, [SANDBOX_SUBSCRIBER] = notifier, \
+		[SANDBOX_EXPORTER] = exporter }, { __VA_ARGS__ } }
+/* ... and of one kind alone */
+#define ONLY(name, kind, effect, ...) \
+	{ SCMP_SYS(name), { [SANDBOX_##kind] = effect }, { __VA_ARGS__ } }
 	/* a call				worker	notifier exporter if */
 	/* what both are made of */
 	ROW(read,				PASS,	PASS,	PASS,	),
@@ -158,9 +163,18 @@ static const struct rule {
 	ROW(sched_getscheduler,			KILL,	PASS,	KILL,	),
 	ROW(sched_setscheduler,			KILL,	PASS,	KILL,	),
 	/* the name of a peer's interface (fe80::1%eth0): the C library tries one kind of socket after the other */
-	ROW(socket,				KILL,	DENY,	KILL,	),
+	ONLY(socket, NOTIFIER,	DENY,	),
+	ONLY(socket, SUBSCRIBER,	DENY,	IS(1, AF_UNIX)),
+	ONLY(socket, SUBSCRIBER,	DENY,	IS(1, AF_NETLINK)),
+	ONLY(socket, SUBSCRIBER,	DENY,	IS_DATAGRAM(2)),
+	/* subscriptions to KV events: libzmq connects, and wakes its threads */
+	ONLY(socket, SUBSCRIBER,	PASS,	IS(1, AF_INET),  IS_STREAM(2), IS(3, IPPROTO_TCP)),
+	ONLY(socket, SUBSCRIBER,	PASS,	IS(1, AF_INET6), IS_STREAM(2), IS(3, IPPROTO_TCP)),
+	ONLY(connect, SUBSCRIBER,	PASS,	),
+	ONLY(eventfd2, SUBSCRIBER,	PASS,	),
 	/* time zones, message catalogues, the number of CPUs: a library reads them, or does without */
 	ROW(openat,				DENY,	DENY,	DENY,	HAS_NOT(3, WRITES)),
+#undef ONLY
 #undef ROW
 };
 /* clang-format on */
@@ -236,6 +250,9 @@ on_forbidden_call(int sig, siginfo_t *info, void *context)
 void
 sandbox_enter(const struct heritage *h)
 {
+	const enum sandbox kind = h->kind == SANDBOX_NOTIFIER && h->conf->has_kv_events
+					  ? SANDBOX_SUBSCRIBER
+					  : h->kind;
 	struct sigaction on_call = {
 		.sa_sigaction = on_forbidden_call, .sa_flags = SA_SIGINFO | SA_RESETHAND};
 	int r;
@@ -244,7 +261,7 @@ sandbox_enter(const struct heritage *h)
 		return;
 	reporter = h;
 	(void)sigaction(SIGSYS, &on_call, NULL);
-	r = load(h->kind);
+	r = load(kind);
 	if (r == 0)
 		proc_sandboxed_set(h->seg, h->slot);
 	else

@@ -185,7 +185,7 @@ class Engine(Process):
         super().__init__([*self.args, "--port", port], world.file(f"engine-{role}.log"), world.dir)
         line = self.p.stdout.readline().decode()
         self.port, self.side, self.bootstrap = map(int, re.search(r"http=(\d+) side=(\d+) bootstrap=(\d+)", line).groups())
-        self.ports = {k: [int(x) for x in v.split(",")] for k, v in re.findall(r"(init|alloc)=([\d,]+)", line)}  # LMCache's listener
+        self.ports = {k: [int(x) for x in v.split(",")] for k, v in re.findall(r"(init|alloc|events|replay)=([\d,]+)", line)}  # LMCache's listener, KV events
 
     def next_life(self, sig=signal.SIGKILL, after=0, **changed):
         """Ends it and starts another process on its port, perhaps with another role, model or bootstrap port.  For a port of

@@ -45,6 +45,7 @@ QUICK = {
     "test_health.py": "test_engine_dies_and_returns_on_its_port",
     "test_hostile.py": "test_lengths_beyond_all_limits",
     "test_ipv6.py": "test_url_with_a_prefix",
+    "test_kv_events.py": "test_missed_batches_are_asked_for",
     "test_learn.py": "test_vllm_is_asked_beside_its_work",
     "test_life.py": "test_it_comes_back_with_another_model",
     "test_limits.py": "test_each_key_is_a_client",

@@ -10,6 +10,7 @@
 #include "shm/base/clock.h"
 #include "shm/busy.h"
 #include "shm/eject.h"
+#include "shm/kv_events.h"
 #include "shm/latency.h"
 #include "shm/load.h"
 #include "shm/pace.h"
@@ -208,6 +209,67 @@ f_max_context(const struct about *a, double *ret)
 	return a->ep->max_context != 0;
 }
 
+static bool
+f_kv_stored(const struct about *a, double *ret)
+{
+	struct kv_counts c;
+	const bool known = kv_counts_get(a->seg, a->ep->slot, &c);
+
+	*ret = (double)c.stored;
+	return known;
+}
+
+static bool
+f_kv_removed(const struct about *a, double *ret)
+{
+	struct kv_counts c;
+	const bool known = kv_counts_get(a->seg, a->ep->slot, &c);
+
+	*ret = (double)c.removed;
+	return known;
+}
+
+static bool
+f_kv_cleared(const struct about *a, double *ret)
+{
+	struct kv_counts c;
+	const bool known = kv_counts_get(a->seg, a->ep->slot, &c);
+
+	*ret = (double)c.cleared;
+	return known;
+}
+
+static bool
+f_kv_held(const struct about *a, double *ret)
+{
+	uint64_t held;
+	const bool known = prefix_held(a->seg, a->ep->slot, &held);
+
+	*ret = (double)held;
+	return known;
+}
+
+static bool
+f_kv_events_lag(const struct about *a, double *ret)
+{
+	struct kv_counts c;
+	const bool known = kv_counts_get(a->seg, a->ep->slot, &c);
+
+	*ret = (double)c.lag_us / 1e6;
+	return known;
+}
+
+static bool
+f_kv_events_age(const struct about *a, double *ret)
+{
+	const uint64_t now_ms = clock_ms();
+	struct kv_counts c;
+	const bool known = kv_counts_get(a->seg, a->ep->slot, &c);
+
+	*ret = c.at_ms < now_ms ? (double)(now_ms - c.at_ms) / 1e3 : 0;
+	return known;
+}
+
 #define LABELS_BYTES 900 /* URL, pool, the role and the labels' names */
 
 /* As in a series, with no brace. */
@@ -325,6 +387,12 @@ static const struct {
 	{ "pdrouter_endpoint_waiting", "gauge", "Requests waiting, as the engine said at the last scrape.", f_waiting, NULL },
 	{ "pdrouter_endpoint_load_absurd", "gauge", "1 while what the engine says of its load is not believed.", f_load_absurd, NULL },
 	{ "pdrouter_endpoint_kv_usage_ratio", "gauge", "KV cache in use, as the engine said at the last scrape.", f_kv, NULL },
+	{ "pdrouter_endpoint_kv_stored_tokens_total", "counter", "Tokens that the engine has put into its prefix cache, as its KV events say.", f_kv_stored, NULL },
+	{ "pdrouter_endpoint_kv_removed_tokens_total", "counter", "Tokens that the engine has evicted from it, as its KV events say.", f_kv_removed, NULL },
+	{ "pdrouter_endpoint_kv_cleared_total", "counter", "How often the prefix cache of the engine was emptied, its restarts included, as its KV events say.", f_kv_cleared, NULL },
+	{ "pdrouter_endpoint_kv_held_tokens", "gauge", "Tokens in the prefix cache of the engine, where all KV events have come since it was empty.", f_kv_held, NULL },
+	{ "pdrouter_endpoint_kv_events_lag_seconds", "gauge", "Age of the last KV events when they were read, by the clocks of both hosts.", f_kv_events_lag, NULL },
+	{ "pdrouter_endpoint_kv_events_age_seconds", "gauge", "Time since the last KV events came.", f_kv_events_age, NULL },
 	{ "pdrouter_endpoint_max_context_tokens", "gauge", "The longest context of a request, as the engine said.", f_max_context, NULL },
 	{ "pdrouter_endpoint_connect_seconds", "histogram", "Time of making a connection to the engine.", NULL, connects },
 	{ "pdrouter_endpoint_time_to_first_byte_seconds", "histogram", "From the start of a leg, its connection included, to the first body byte of the engine's good answer.", NULL, first_bytes },

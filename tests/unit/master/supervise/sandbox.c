@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <signal.h>
@@ -30,7 +31,8 @@
 #define WORKER (1u << SANDBOX_WORKER)
 #define NOTIFIER (1u << SANDBOX_NOTIFIER)
 #define EXPORTER (1u << SANDBOX_EXPORTER)
-#define ALL (WORKER | NOTIFIER | EXPORTER)
+#define SUBSCRIBER (1u << SANDBOX_SUBSCRIBER)
+#define ALL (WORKER | NOTIFIER | EXPORTER | SUBSCRIBER)
 
 static const struct conf guarded = {.sandbox = 1}, open_to_all = {.sandbox = 0};
 static struct seg *seg;
@@ -179,11 +181,11 @@ static const struct {
 	FORBIDS(read_other, process_vm_readv, ALL),
 	FORBIDS(make_process, clone, ALL),
 	FORBIDS(netlink, socket, WORKER | EXPORTER),
-	FORBIDS(raw, socket, WORKER | EXPORTER),
+	FORBIDS(raw, socket, WORKER | EXPORTER | SUBSCRIBER),
 	FORBIDS(datagrams, socket, WORKER | EXPORTER),
-	FORBIDS(packets, socket, WORKER | EXPORTER),
+	FORBIDS(packets, socket, WORKER | EXPORTER | SUBSCRIBER),
 	FORBIDS(local, socket, WORKER | EXPORTER),
-	FORBIDS(other_protocol, socket, WORKER | EXPORTER),
+	FORBIDS(other_protocol, socket, WORKER | EXPORTER | SUBSCRIBER),
 	FORBIDS(listen_here, listen, ALL),
 	FORBIDS(name_socket, bind, ALL),
 	FORBIDS(take_client, accept, EXPORTER),
@@ -246,6 +248,7 @@ Test(sandbox, calls_that_no_child_needs_end_it_and_are_named)
 CALL(read_file, open("/etc/localtime", O_RDONLY | O_CLOEXEC))
 CALL(read_folder, open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC))
 CALL(stream, socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0))
+CALL(stream_tcp, socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP))
 CALL(stream_6, socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0))
 /* clang-format on */
 
@@ -253,11 +256,14 @@ static const struct {
 	int (*fn)(void);
 	int error[SANDBOX_N]; /* -1: it ends the child */
 } denied[] = {
-	{read_file, {EACCES, EACCES, EACCES}},
-	{read_folder, {EACCES, EACCES, EACCES}},
-	{local, {-1, EACCES, -1}},
-	{stream, {0, EACCES, 0}},
-	{stream_6, {0, EACCES, 0}},
+	{read_file, {EACCES, EACCES, EACCES, EACCES}},
+	{read_folder, {EACCES, EACCES, EACCES, EACCES}},
+	{local, {-1, EACCES, -1, EACCES}},
+	{datagrams, {-1, EACCES, -1, EACCES}},
+	{netlink, {-1, EACCES, -1, EACCES}},
+	{stream, {0, EACCES, 0, -1}},
+	{stream_6, {0, EACCES, 0, -1}},
+	{stream_tcp, {-1, EACCES, -1, 0}},
 };
 
 /* Libraries ask for these, and do without. */
