@@ -878,8 +878,10 @@ run(struct master *m)
 			m->code = EXIT_FAILURE;
 			goto out;
 		}
+	log_keep();
 	while (lives(m)) {
 		(void)event_base_loop(m->base, EVLOOP_ONCE);
+		(void)log_flush();
 		reload_turn(m->reload);
 		takeover_turn(m->takeover);
 		drains_turn(m->drains);
@@ -889,6 +891,7 @@ run(struct master *m)
 			stop(m, EXIT_SUCCESS); /* the requests are done */
 	}
 	log_info("pdrouter ends", LOG_I("code", m->code));
+	log_finish();
 out:
 	fini(m);
 	return m->code;

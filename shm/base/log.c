@@ -50,7 +50,8 @@ static struct {
 	int journal_fd;    /* a socket to journald; -1: lines go to stderr */
 	mode_t sink;       /* file type of stderr: how a line is kept from blocking */
 	uint64_t dropped;  /* lines since the last one that was written */
-	bool holds;        /* lines wait for log_flush() */
+	bool flushes;      /* entries that journald is too late for wait for log_flush() */
+	bool holds;        /* so do all lines to stderr */
 	uint64_t *counter; /* all dropped lines of this process; NULL: not counted */
 	log_error_fn *errors_to;
 	void *errors_arg;
@@ -389,7 +390,7 @@ log_init(const char *process, uint32_t slot)
 
 	(void)snprintf(self.process, sizeof(self.process), "%s", process);
 	self.slot = slot;
-	self.holds = false;
+	self.flushes = self.holds = false;
 	late.from = late.end = late.lines = 0;
 	self.dropped = 0; /* of the parent process, which tells it */
 	self.sink = open ? st.st_mode & S_IFMT : S_IFREG;
@@ -623,7 +624,7 @@ journal_take(enum log_level level, const struct line *l, const struct log_field 
 		return late_keep(&e); /* entries stay in order */
 	err = self.journal_fd != -1 ? journal_send(e.b, e.n) : ENOTCONN;
 	if (is_full(err))
-		return self.holds && late_keep(&e);
+		return self.flushes && late_keep(&e);
 	if (!is_gone(err))
 		return err == 0;
 	self.journal_fd = -1; /* its socket is gone for good; a child cannot open another one */
@@ -722,9 +723,15 @@ log_finish(void)
 }
 
 void
+log_keep(void)
+{
+	self.flushes = true;
+}
+
+void
 log_hold(void)
 {
-	self.holds = true;
+	self.flushes = self.holds = true;
 }
 
 static void

@@ -58,10 +58,11 @@ void log_setup(enum log_level level, enum log_format format);
 int log_enabled(enum log_level level);
 void log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n);
 
+/* From the first call on, lines that journald is too late for wait until log_flush(): in the master. */
+void log_keep(void);
 /*
- * From the first call of log_hold() on, lines wait until log_flush(): a worker writes those of one turn of its loop
- * together.  A line of level error is written at once, behind those that wait.  A process that is killed loses the
- * lines that wait.  Lines to journald's socket wait only while journald is late.
+ * The same, and lines to stderr always wait: a worker writes those of one turn of its loop together.  A line of level error
+ * is written at once, behind those that wait.  A process that is killed loses the lines that wait.
  */
 void log_hold(void);
 /* False: journald is late, and lines wait for another call. */

@@ -317,6 +317,27 @@ Test(base_log, entries_that_a_late_journal_does_not_take_wait_for_a_flush)
 	cr_assert_eq(entries(fd, &next), 1);
 }
 
+/* The master forks: what its stderr has not got would be there twice. */
+Test(base_log, lines_of_the_master_wait_for_the_journal_alone)
+{
+	unsigned next = 0, here = 0;
+	uint64_t counted = 0;
+	int fd;
+
+	log_keep();
+	log_info("to stderr");
+	cr_assert_not_null(strstr(line(), "to stderr"));
+	fd = journal();
+	log_count_dropped(&counted);
+	for (unsigned i = 0; i < 2000; i++)
+		log_info("line", LOG_U("i", i));
+	do
+		here += entries(fd, &next);
+	while (!log_flush());
+	cr_assert_eq(here + entries(fd, &next), 2000);
+	cr_assert_eq(counted, 0);
+}
+
 Test(base_log, what_waits_for_the_journal_is_bounded_and_the_rest_counted)
 {
 	const int fd = journal();
