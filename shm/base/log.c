@@ -23,8 +23,10 @@
 
 #define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe accepts that much in one piece, or nothing */
 #define PIPE_DEFAULT (64 << 10)
-#define PIPE_BYTES (1 << 20)  /* the most without privileges: /proc/sys/fs/pipe-max-size */
-#define LATE_BYTES (2u << 20) /* of some 1,000 bytes each: 0.4 s of 5,000 lines a second */
+#define PIPE_BYTES (1 << 20) /* the most without privileges: /proc/sys/fs/pipe-max-size */
+#define LATE_BYTES                                                                                 \
+	((size_t)8                                                                                 \
+		<< 20) /* as much as journald's own buffer for stderr; a line takes some 1,000 bytes */
 #define FINISH_MS 100
 #define TAIL_BYTES 32 /* reserved for the mark of a clipped line, `}` and the newline */
 #define FIELD_MAX_BYTES 256
@@ -66,8 +68,8 @@ static struct {
 
 /*
  * Entries that journald's socket did not take: the kernel lets all processes of the router together have about a hundred
- * on their way.  Each has its length before it.  Only a process that flushes keeps entries; what is never written costs
- * no memory.
+ * on their way.  A ring of whole entries, each with its length before it; a length of 0 leads to the beginning.  Only a
+ * process that flushes keeps entries; what is never written costs no memory.
  */
 static struct {
 	char b[LATE_BYTES];
@@ -391,7 +393,7 @@ log_init(const char *process, uint32_t slot)
 	(void)snprintf(self.process, sizeof(self.process), "%s", process);
 	self.slot = slot;
 	self.flushes = self.holds = false;
-	late.from = late.end = late.lines = 0;
+	late.lines = 0;
 	self.dropped = 0; /* of the parent process, which tells it */
 	self.sink = open ? st.st_mode & S_IFMT : S_IFREG;
 	/* a reader that is late for 0.1 s costs no line; a size other than the default was chosen, and stays */
@@ -552,29 +554,60 @@ is_gone(int err)
 	return err != 0 && !is_full(err) && err != EMSGSIZE;
 }
 
+/* Where an entry of n bytes finds room in the ring; LATE_BYTES: nowhere.  The ring is never full to the last byte. */
+static size_t
+late_room(size_t n)
+{
+	static const size_t to_begin = 0;
+
+	if (late.lines == 0)
+		late.from = late.end = 0;
+	if (late.end < late.from)
+		return late.from - late.end > n ? late.end : LATE_BYTES;
+	if (LATE_BYTES - late.end >= n)
+		return late.end;
+	if (late.from <= n)
+		return LATE_BYTES;
+	if (LATE_BYTES - late.end >= sizeof(to_begin))
+		memcpy(late.b + late.end, &to_begin, sizeof(to_begin));
+	return 0;
+}
+
 /* False: the entry finds no room. */
 static bool
 late_keep(const struct entry *e)
 {
-	if (sizeof(late.b) - late.end < sizeof(e->n) + e->n && late.from > 0) {
-		memmove(late.b, late.b + late.from, late.end - late.from);
-		late.end -= late.from;
-		late.from = 0;
-	}
-	if (sizeof(late.b) - late.end < sizeof(e->n) + e->n)
+	const size_t at = late_room(sizeof(e->n) + e->n);
+
+	if (at == LATE_BYTES)
 		return false;
-	memcpy(late.b + late.end, &e->n, sizeof(e->n));
-	memcpy(late.b + late.end + sizeof(e->n), e->b, e->n);
-	late.end += sizeof(e->n) + e->n;
+	memcpy(late.b + at, &e->n, sizeof(e->n));
+	memcpy(late.b + at + sizeof(e->n), e->b, e->n);
+	late.end = at + sizeof(e->n) + e->n;
 	late.lines++;
 	return true;
+}
+
+/* The length of the first entry, whose place is late.from. */
+static size_t
+late_first(void)
+{
+	size_t n = 0;
+
+	if (LATE_BYTES - late.from >= sizeof(n))
+		memcpy(&n, late.b + late.from, sizeof(n));
+	if (n == 0) {
+		late.from = 0;
+		memcpy(&n, late.b, sizeof(n));
+	}
+	return n;
 }
 
 static void
 late_drop(void)
 {
 	count_dropped(late.lines);
-	late.from = late.end = late.lines = 0;
+	late.lines = 0;
 }
 
 /* Sends what waits.  False: journald takes no more now. */
@@ -582,11 +615,9 @@ static bool
 late_send(void)
 {
 	while (late.lines > 0) {
-		size_t n;
-		int err;
+		const size_t n = late_first();
+		const int err = journal_send(late.b + late.from + sizeof(n), n);
 
-		memcpy(&n, late.b + late.from, sizeof(n));
-		err = journal_send(late.b + late.from + sizeof(n), n);
 		if (is_full(err))
 			return false;
 		if (is_gone(err)) {
@@ -598,7 +629,6 @@ late_send(void)
 		late.from += sizeof(n) + n;
 		late.lines--;
 	}
-	late.from = late.end = 0;
 	return true;
 }
 
