@@ -33,6 +33,8 @@ static_assert(PREFIX_CAPACITY_MAX / UNIT < JUMP, "a jump makes all words stale")
 #define KEPT_ONE (1u << 14)
 #define KEPT_SPARE 256u /* so many more of each: a few small samples decide nothing */
 #define KEPT_BITS 24
+/* From here on it counts as all: the rest is chance, and would decide between engines that have equally much. */
+#define KEPT_WELL (KEPT_ONE * 4 / 5)
 
 struct prefix_found *
 prefix_found_new(uint32_t nslots)
@@ -331,13 +333,14 @@ prefix_expect(const struct seg *seg, const struct prefix_found *found, uint32_t 
 {
 	struct prefix_guess guess = {.prompt = found->tokens};
 	uint64_t expected;
+	uint32_t kept;
 
 	if (!prefix_has(found, ep))
 		return guess;
 	guess.hit = (uint32_t)(found->part * found->key->end[found->of[ep].cuts - 1] >>
 			       PREFIX_PART_BITS);
-	expected =
-		(uint64_t)guess.hit * kept_part(shm_load(&seg->prefix_engines[ep].kept)) / KEPT_ONE;
+	kept = kept_part(shm_load(&seg->prefix_engines[ep].kept));
+	expected = kept < KEPT_WELL ? (uint64_t)guess.hit * kept / KEPT_ONE : guess.hit;
 	guess.expected = expected < guess.prompt ? (uint32_t)expected : guess.prompt;
 	return guess;
 }

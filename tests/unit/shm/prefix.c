@@ -454,6 +454,21 @@ after(uint32_t ep, int samples, uint64_t cached)
 	return prefix_sums(seg, ep).kept;
 }
 
+/* A few per cent are chance, and would decide between engines that have equally much. */
+Test(shm_prefix, who_keeps_to_four_fifths_is_expected_to_have_all)
+{
+	const struct prefix_key key = prompt(1024, 1024, 'x');
+
+	for (uint32_t ep = 1; ep <= 3; ep++)
+		insert(&key, ep, 100);
+	cr_assert_lt(after(1, 200, 1500), 0.97);
+	cr_assert_lt(after(2, 200, 1000), 0.8);
+	prefix_look(seg, &key, row, 500, found);
+	cr_expect_eq(prefix_expect(seg, found, 1).expected, 500);
+	cr_expect_lt(prefix_expect(seg, found, 2).expected, 400);
+	cr_expect_eq(prefix_expect(seg, found, 3).expected, 500);
+}
+
 Test(shm_prefix, what_an_engine_keeps_to_is_learned_slowly_both_ways)
 {
 	cr_expect_float_eq(prefix_sums(seg, 1).kept, 1, 0.001);
