@@ -134,15 +134,6 @@ policy_look(const struct policy_view *v, uint32_t i, struct candidate *ret)
 	return true;
 }
 
-/* Tokens of the prompt that the engine is expected not to have in its cache. */
-static inline uint32_t
-policy_uncached(const struct policy_view *v, uint32_t slot)
-{
-	return v->found == NULL || !prefix_has(v->found, slot)
-		       ? v->tokens
-		       : v->tokens - prefix_expect(v->seg, v->found, slot).expected;
-}
-
 /* Whether a carries less per weight than b. */
 static inline bool
 policy_lighter(const struct candidate *a, const struct candidate *b)

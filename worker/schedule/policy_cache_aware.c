@@ -4,11 +4,31 @@
  * left exactly when waiting there would take longer than computing the beginning elsewhere.  Where nothing is cached
  * this is least_loaded in tokens.
  *
+ * Where something is cached, half of the request that an engine is computing counts as done, as it is on average.
+ *
+ * What many engines have (a system prompt), many requests ask for.  An engine that does not have it would get none of
+ * them until all others have a queue as long as that.  So what m engines have is priced at an m-th to those that do not:
+ * who computes it does so for the requests to come, too.  What one engine has alone (a conversation) keeps its price.
+ *
  * A role whose load counts requests (prefill_load, decode_load) counts each as a mean prompt.
  */
 #include "worker/schedule/policy.h"
 
 #define MOST (UINT64_C(1) << 48) /* no product of a comparison overflows */
+
+#define RUNNING 8 /* from so many requests on half of one is too little to count */
+#define SHARE_BITS 12
+#define SHARE(part) ((uint32_t)((part) * (1 << SHARE_BITS)))
+
+/* What is left of the load of so many requests, one of them half done. */
+static const uint32_t left_of[RUNNING] = {SHARE(1.), SHARE(1. / 2), SHARE(3. / 4), SHARE(5. / 6),
+	SHARE(7. / 8), SHARE(9. / 10), SHARE(11. / 12), SHARE(13. / 14)};
+
+/* The price of what is behind a cut of the prompt, in tokens. */
+struct prices {
+	bool cached;                      /* by any engine; if not, there is cut 0 alone: */
+	uint64_t behind[PREFIX_CUTS + 1]; /* the whole prompt */
+};
 
 struct best {
 	uint64_t cost;
@@ -16,13 +36,71 @@ struct best {
 	int i;
 };
 
-/* A load without this request's part, in tokens, and what the engine would have to compute. */
-static uint64_t
-cost_of(const struct policy_view *v, uint32_t slot, uint64_t load)
+/* How many cuts of the prompt the endpoint has. */
+static inline uint32_t
+cuts_at(const struct prefix_found *found, uint32_t slot)
 {
-	const uint64_t before = load * v->unit_tokens; /* below 2^57: only requests have a unit */
+	const struct prefix_hit *hit = &found->of[slot];
 
-	return (before < MOST ? before : MOST) + policy_uncached(v, slot);
+	return hit->round == found->round ? hit->cuts : 0;
+}
+
+static inline uint64_t
+tokens_of(const struct prefix_found *found, uint32_t bytes)
+{
+	return found->part * bytes >> PREFIX_PART_BITS;
+}
+
+static void
+set_prices(const struct policy_view *v, struct prices *ret)
+{
+	const struct prefix_found *found = v->found;
+	uint32_t have[PREFIX_CUTS + 1] = {0}, m = 0, n;
+	const uint32_t *end;
+	uint64_t price;
+
+	ret->behind[0] = v->tokens;
+	for (uint32_t i = 0; found != NULL && i < v->n; i++)
+		have[cuts_at(found, v->picks[i].slot)]++;
+	ret->cached = found != NULL && have[0] < v->n;
+	if (!ret->cached)
+		return;
+	n = found->key->n;
+	end = found->key->end;
+	price = found->tokens - tokens_of(found, end[n - 1]);
+	ret->behind[n] = price;
+	for (uint32_t c = n; c > 0; c--) {
+		const uint64_t tokens = tokens_of(found, end[c - 1] - (c > 1 ? end[c - 2] : 0));
+
+		m += have[c];
+		price += m > 1 ? tokens / m : tokens;
+		ret->behind[c - 1] = price;
+	}
+}
+
+/* What the engine would have to compute, as the policy prices it.  Of its hit a part may be lost. */
+static inline uint64_t
+price_at(const struct policy_view *v, const struct prices *prices, uint32_t slot)
+{
+	const uint32_t cuts = prices->cached ? cuts_at(v->found, slot) : 0;
+	struct prefix_guess guess;
+
+	if (cuts == 0)
+		return prices->behind[0];
+	guess = prefix_expect(v->seg, v->found, slot);
+	return prices->behind[cuts] + guess.hit - guess.expected;
+}
+
+/* A load without this request's part, in tokens, and the price. */
+static inline uint64_t
+cost_of(const struct policy_view *v, const struct prices *prices, uint32_t slot, uint64_t load)
+{
+	const uint64_t all = load * v->unit_tokens; /* below 2^57: only requests have a unit */
+	const uint64_t before = all < MOST ? all : MOST;
+	const uint32_t n = ep_load(ep_loads(v->seg, false), slot);
+
+	return (prices->cached && n < RUNNING ? before * left_of[n] >> SHARE_BITS : before) +
+	       price_at(v, prices, slot);
 }
 
 static bool
@@ -32,42 +110,45 @@ lighter(uint64_t cost, uint32_t weight, const struct best *than)
 }
 
 static __attribute__((noinline)) void
-consider(const struct policy_view *v, uint32_t i, struct best *best)
+consider(const struct policy_view *v, const struct prices *prices, uint32_t i, struct best *best)
 {
 	struct candidate c;
 	uint64_t cost;
 
 	if (!policy_look(v, i, &c))
 		return;
-	cost = cost_of(v, v->picks[i].slot, c.load - v->own);
+	cost = cost_of(v, prices, v->picks[i].slot, c.load - v->own);
 	if (lighter(cost, c.weight, best))
 		*best = (struct best){cost, c.weight, (int)i};
 }
 
 static void
-look_at(const struct policy_view *v, uint32_t from, uint32_t to, struct best *best)
+look_at(const struct policy_view *v, const struct prices *prices, uint32_t from, uint32_t to,
+	struct best *best)
 {
 	const struct table_pick *const picks = v->picks;
 	const uint64_t *const loads = ep_loads(v->seg, v->load == LOAD_TOKENS);
 
 	for (uint32_t i = from; i < to; i++)
 		/* the least it can be, as in policy_least_loaded.c */
-		if (lighter(cost_of(v, picks[i].slot, ep_load(loads, picks[i].slot)),
+		if (lighter(cost_of(v, prices, picks[i].slot, ep_load(loads, picks[i].slot)),
 			    picks[i].weight * WEIGHT_ONE, best))
-			consider(v, i, best);
+			consider(v, prices, i, best);
 }
 
 int
 policy_cache_aware(struct policy_view *view)
 {
 	struct best best = {.cost = 2 * MOST, .weight = 1, .i = -1};
+	struct prices prices;
 	uint32_t first;
 
 	if (view->n == 0)
 		return -1;
 	first = view->cursor % view->n;
-	look_at(view, first, view->n, &best);
-	look_at(view, 0, first, &best);
+	set_prices(view, &prices);
+	look_at(view, &prices, first, view->n, &best);
+	look_at(view, &prices, 0, first, &best);
 	view->cursor = (uint32_t)best.i + 1;
 	return best.i;
 }

@@ -941,19 +941,34 @@ Test(policy, the_engine_that_has_the_longest_beginning_is_chosen)
 	free(found);
 }
 
-/* 500 tokens of the prompt are at engine 1: so many may be in front of it. */
+/* 500 tokens of the prompt are at engine 1: so many may be in front of it.  Half of the running request is done. */
 Test(policy, cache_yields_to_load_when_waiting_costs_more_than_computing)
 {
 	know((uint32_t[N]){0, 4, 0, 0});
-	burden(1, 499);
+	burden(1, 998);
 	cr_expect_eq(policy_cache_aware(&view), 1);
-	burden(1, 2);
+	cr_assert_eq(load_tokens_add(seg, 0, 1, 4), 4);
 	cr_expect_neq(policy_cache_aware(&view), 1);
 	for (uint32_t i = 0; i < N; i++)
 		burden(i, 100);
-	cr_expect_neq(policy_cache_aware(&view), 1);
-	load_tokens_sub(seg, 0, 1, 2);
-	cr_expect_eq(policy_cache_aware(&view), 1, "only the difference counts");
+	cr_expect_neq(policy_cache_aware(&view), 1, "3/4 of 1,102 + 500 is more than 50 + 1,000");
+	load_tokens_sub(seg, 0, 1, 402);
+	cr_expect_eq(policy_cache_aware(&view), 1, "only the difference counts: 3/4 of 700");
+	free(found);
+}
+
+/* What three engines have costs the fourth a third: else it would idle until the others have long queues. */
+Test(policy, an_engine_that_lacks_what_all_others_have_gets_its_share)
+{
+	know((uint32_t[N]){0, 4, 4, 4});
+	for (uint32_t i = 1; i < N; i++)
+		burden(i, 300);
+	cr_expect_neq(policy_cache_aware(&view), 0, "150 is less than 500 / 3");
+	for (uint32_t i = 1; i < N; i++)
+		cr_assert_eq(load_tokens_add(seg, 0, i, 100), 100);
+	cr_expect_eq(policy_cache_aware(&view), 0, "200 is more");
+	know((uint32_t[N]){0, 4, 0, 0});
+	cr_expect_eq(policy_cache_aware(&view), 1, "what one has alone keeps its price");
 	free(found);
 }
 
@@ -1012,7 +1027,8 @@ Test(policy, a_load_in_requests_is_weighed_in_mean_prompts)
 	view.own = 1;
 	view.unit_tokens = 300;
 	cr_assert(load_reserve(seg, 0, 0, 0));
-	cr_expect_eq(policy_cache_aware(&view), 0, "300 + 500 is less than 1,000");
+	cr_assert(load_reserve(seg, 0, 0, 0));
+	cr_expect_eq(policy_cache_aware(&view), 0, "3/4 of 600, and 500, is less than 1,000");
 	cr_assert(load_reserve(seg, 0, 0, 0));
 	cr_expect_neq(policy_cache_aware(&view), 0);
 	view.unit_tokens = UINT32_MAX; /* no product overflows */
