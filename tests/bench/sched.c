@@ -2,7 +2,8 @@
  * sched: how well and how fast the router chooses.  README.md says what is modelled.
  *
  *	sched [--speed ROUNDS] [--plot FILE]	everything: two minutes; FILE is for sched_plot.gp
- *	sched --smoke				two scenarios, two fleets, no speed: 12 s of CPU
+ *	sched --smoke				two scenarios, two fleets, two replays, no speed: 12 s of CPU
+ *	sched --caches [--smoke]		the replays alone
  *
  * Exit status 1 if a mark is missed.
  */
@@ -426,9 +427,11 @@ int
 main(int argc, char **argv)
 {
 	static const struct option options[] = {{"speed", required_argument, NULL, 's'},
-		{"plot", required_argument, NULL, 'p'}, {"smoke", no_argument, NULL, 'k'}, {0}};
+		{"plot", required_argument, NULL, 'p'}, {"smoke", no_argument, NULL, 'k'},
+		{"caches", no_argument, NULL, 'c'}, {0}};
 	const size_t bytes = NSCENARIOS * sizeof(*results);
 	const char *plot = NULL;
+	bool caches = false;
 	int rounds = 2, missed = 0, c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
@@ -442,13 +445,18 @@ main(int argc, char **argv)
 		case 'k':
 			smoke = true;
 			break;
+		case 'c':
+			caches = true;
+			break;
 		default:
 			return 2;
 		}
+	(void)setvbuf(stdout, NULL, _IOLBF, 0);
+	if (caches)
+		return sched_caches(smoke) > 0;
 	results = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (results == MAP_FAILED)
 		die("mmap");
-	(void)setvbuf(stdout, NULL, _IOLBF, 0);
 	sched_spread(run, NSCENARIOS * NROWS);
 	print_table("wait at the prefill engine, ms: mean, p99", PREFILL_WAIT);
 	print_table("decode: what an idle engine would not have taken, ms: mean, p99", DECODE_WAIT);
@@ -457,6 +465,7 @@ main(int argc, char **argv)
 		print_extras();
 	missed += mark_all();
 	missed += sched_thresholds(smoke);
+	missed += sched_caches(smoke);
 	if (plot != NULL)
 		write_plot(plot);
 	if (!smoke)

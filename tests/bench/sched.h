@@ -18,3 +18,6 @@ int sched_mark(bool ok, const char *what);
 
 /* Simulates thresholds, prints their table.  Returns how many marks are missed. */
 int sched_thresholds(bool smoke);
+
+/* Replays prompts that have beginnings in common, prints the tables.  Returns how many marks are missed. */
+int sched_caches(bool smoke);

@@ -8,6 +8,7 @@
 
 #include "shm/base/mem.h"
 #include "shm/load.h"
+#include "shm/prefix.h"
 #include "shm/core/rcu.h"
 #include "shm/table.h"
 
@@ -30,6 +31,7 @@ endpoint_fill(struct table_builder *b, struct fleet *f, const struct fleet_plan 
 	ep_slot_begin(f->seg, te->slot);
 	te->tag = (uint32_t)ep_tag(f->seg, te->slot);
 	ep_state_set(f->seg, te->slot, EP_UP);
+	prefix_capacity_set(f->seg, te->slot, plan->capacity);
 }
 
 void
@@ -38,7 +40,8 @@ fleet_init(struct fleet *f, const struct fleet_plan *plan)
 	const struct seg_sizes sizes = {.max_workers = plan->workers,
 		.max_endpoints = 2 * plan->n,
 		.max_pools = 1,
-		.flags_per_worker = 64};
+		.flags_per_worker = 64,
+		.prefix_buckets = plan->prefix_buckets};
 	struct table_builder b;
 	struct table_pool *tp;
 	void *arena;

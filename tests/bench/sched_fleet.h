@@ -22,6 +22,9 @@ struct fleet_plan {
 	const uint32_t *weights;      /* [n], for both roles */
 	enum policy_kind policy;      /* of both roles */
 	enum load_kind loads[ROLE_N]; /* what they compare */
+	uint32_t prefix_buckets;      /* of the prefix index; 0: there is none */
+	uint64_t
+		capacity; /* tokens that each engine says that its cache holds; 0: it does not say */
 };
 
 /* All endpoints up, in endpoint words of no order: after many reloads that is how they lie. */

@@ -8,10 +8,13 @@
 
 #include "shm/base/mem.h"
 #include "shm/load.h"
+#include "shm/prefix.h"
 #include "shm/view.h"
 #include "shm/core/rcu.h"
 #include "shm/table.h"
 #include "tests/bench/sched_fleet.h"
+#include "tests/bench/sched_lru.h"
+#include "tests/bench/sched_replay.h"
 #include "worker/schedule/select.h"
 
 #define NET_S 0.0005 /* one way between router and engine */
@@ -21,6 +24,7 @@
 #define WARM_UP 10            /* the first 1 / so many of the requests are not counted */
 #define CACHED_SHARE 0.5      /* of a prompt is its session's prefix */
 #define CACHE_MAX 64
+#define PREFIX_BUCKETS (1u << 20) /* 64 MiB, the default */
 #define NONE UINT32_MAX
 
 enum event_kind {
@@ -72,6 +76,8 @@ struct req {
 	double in_s;                         /* since when it is at the engine where it is */
 	uint32_t next;
 	double wait_s[ROLE_N];
+	uint32_t uncached;         /* tokens that the prefill engine computes */
+	struct prefix_guess guess; /* what the router expects there */
 };
 
 struct scrape {
@@ -89,6 +95,11 @@ struct chooser {
 struct router {
 	struct fleet fleet;
 	struct chooser *workers;
+	/* cache_aware: as worker/schedule/cached.c has them, valid for one choice */
+	struct prefix_secret secret;
+	struct prefix_key key;
+	struct prefix_found *found;
+	struct membuf text;
 	struct scrape *scrapes; /* [2n], as the table's endpoints */
 	double *known[ROLE_N];  /* [n] the scraped figures, for BY_SCRAPE */
 };
@@ -110,6 +121,11 @@ struct sim {
 	/* what the omniscient know */
 	double *load[ROLE_N], *free_s;
 	uint32_t cursor[ROLE_N];
+
+	struct lru *cache;       /* [n] of replays; else NULL */
+	struct sim_front *front; /* [n] */
+	double *busy_s;          /* [n] */
+	uint64_t prompt_tokens, cached_tokens;
 
 	uint32_t hits, sampled;
 	struct sim_result *result;
@@ -168,6 +184,27 @@ slot_of(const struct router *r, enum role role, uint32_t ep)
 	return rcu_current(r->fleet.writer)->pools[0].picks[role][ep].slot;
 }
 
+/* What worker/schedule/cached.c does around a choice. */
+static void
+cached_look(struct sim *s, struct router *r, const struct demand *d, struct selection *sel)
+{
+	if (s->plan->policy != POLICY_CACHE_AWARE)
+		return;
+	replay_text(d, &r->text);
+	prefix_cut(&r->secret, 0, r->text.p, r->text.n, &r->key);
+	prefix_look(r->fleet.seg, &r->key, prefix_row(2 * s->plan->n), sel->tokens, r->found);
+	sel->found = r->found;
+	sel->computes = true;
+}
+
+static void
+cached_keep(struct router *r, uint32_t slot, const struct prefix_guess *guess)
+{
+	if (guess->prompt != 0)
+		(void)prefix_insert(r->fleet.seg, r->found->key, r->found->row, slot,
+			guess->prompt - guess->expected);
+}
+
 static uint32_t
 place_by_router(struct sim *s, uint32_t req, enum role role)
 {
@@ -175,7 +212,7 @@ place_by_router(struct sim *s, uint32_t req, enum role role)
 	struct router *r = &s->routers[d->router];
 	struct chooser *w = &r->workers[d->worker];
 	const struct table *t = rcu_enter(r->fleet.seg, d->worker);
-	const struct selection sel = {.seg = r->fleet.seg,
+	struct selection sel = {.seg = r->fleet.seg,
 		.slot = d->worker,
 		.table = t,
 		.pool = &t->pools[0],
@@ -190,11 +227,15 @@ place_by_router(struct sim *s, uint32_t req, enum role role)
 		.foreign_max_age_ms = FOREIGN_MAX_AGE_MS,
 		.cursor = &w->cursor[role],
 		.rnd = &w->rnd};
+	const struct table_pick *pick;
 	struct selected held;
-	const struct table_pick *pick = select_reserve(&sel, &held);
 
+	cached_look(s, r, d, &sel);
+	pick = select_reserve(&sel, &held);
 	assert(pick != NULL); /* all are up, without limit */
+	cached_keep(r, pick->slot, &held.guess);
 	s->reqs[req].tokens[role] = held.tokens;
+	s->reqs[req].guess = held.guess;
 	rcu_leave(r->fleet.seg, d->worker);
 	return (uint32_t)(pick - t->pools[0].picks[role]);
 }
@@ -247,6 +288,18 @@ own_load(const struct sim *s, uint32_t req)
 }
 
 static uint32_t
+place_by_rival(struct sim *s, const struct demand *d)
+{
+	const struct sim_sight sight = {.now_s = s->now_s,
+		.n = s->plan->n,
+		.free_s = s->free_s,
+		.cache = s->cache,
+		.front = s->front};
+
+	return s->plan->place(s->plan->rival, &sight, d);
+}
+
+static uint32_t
 place(struct sim *s, uint32_t req, enum role role)
 {
 	const struct demand *d = &s->plan->trace->demands[req];
@@ -257,6 +310,8 @@ place(struct sim *s, uint32_t req, enum role role)
 		return place_by_router(s, req, role);
 	if (s->plan->placer == BY_SCRAPE)
 		return least(s->plan, r->known[role], 0, &r->workers[d->worker].cursor[role]);
+	if (s->plan->placer == BY_RIVAL && role == ROLE_PREFILL)
+		return place_by_rival(s, d);
 	if (s->plan->placer == BY_WORKLEFT && role == ROLE_PREFILL)
 		return place_by_work(s, d);
 	ep = least(s->plan, s->load[role], own_load(s, req), &s->cursor[role]);
@@ -315,10 +370,51 @@ give_back(struct sim *s, uint32_t req, enum role role)
 	load_release(r->fleet.seg, d->worker, slot);
 }
 
+/*
+ * What the prompt finds in its engine's cache.  An engine serves prompts in the order in which they were sent, since all
+ * are as long on their way: so that is known already.
+ */
+static void
+look_up(struct sim *s, uint32_t req)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	const uint32_t ep = s->reqs[req].ep[ROLE_PREFILL];
+	const uint32_t cached = REPLAY_BLOCK * lru_take(&s->cache[ep], d->blocks, d->nblocks);
+	const double work_s = prefill_s(d->prompt - cached) / s->plan->weights[ep];
+
+	s->reqs[req].uncached = d->prompt - cached;
+	s->free_s[ep] = (s->free_s[ep] > s->now_s ? s->free_s[ep] : s->now_s) + work_s;
+	s->front[ep].requests++;
+	s->front[ep].blocks += d->nblocks;
+	s->front[ep].uncached += d->prompt - cached;
+	if (req < s->counted_from)
+		return;
+	s->busy_s[ep] += work_s;
+	s->prompt_tokens += d->prompt;
+	s->cached_tokens += cached;
+}
+
+static void
+replay_arrive(struct sim *s, uint32_t req)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	struct chooser *w = &s->routers[d->router].workers[d->worker];
+
+	w->mean_tokens = select_mean(w->mean_tokens, d->guess);
+	s->reqs[req].ep[ROLE_PREFILL] = place(s, req, ROLE_PREFILL);
+	look_up(s, req);
+	send_leg(s, req, ROLE_PREFILL);
+}
+
 static void
 arrive(struct sim *s, uint32_t req)
 {
 	const struct demand *d = &s->plan->trace->demands[req];
+
+	if (s->cache != NULL) {
+		replay_arrive(s, req);
+		return;
+	}
 
 	if (d->router == STRANGER) {
 		s->reqs[req].ep[ROLE_PREFILL] = place_stranger(s, req, ROLE_PREFILL);
@@ -374,7 +470,9 @@ on_prefill_in(struct sim *s, const struct event *ev)
 	struct prefill *e = &s->prefill[ep];
 	double tokens = d->prompt;
 
-	if (s->plan->cached > 0 && cache_look(e, d->prefix, s->plan->cached)) {
+	if (s->cache != NULL)
+		tokens = req->uncached;
+	else if (s->plan->cached > 0 && cache_look(e, d->prefix, s->plan->cached)) {
 		tokens *= 1 - CACHED_SHARE;
 		s->hits++;
 	}
@@ -397,9 +495,29 @@ on_prefill_done(struct sim *s, const struct event *ev)
 }
 
 static void
+replay_done(struct sim *s, uint32_t req)
+{
+	const struct demand *d = &s->plan->trace->demands[req];
+	const struct router *router = &s->routers[d->router];
+	const struct req *r = &s->reqs[req];
+	struct sim_front *front = &s->front[r->ep[ROLE_PREFILL]];
+
+	front->requests--;
+	front->blocks -= d->nblocks;
+	front->uncached -= r->uncached;
+	prefix_record(router->fleet.seg, slot_of(router, ROLE_PREFILL, r->ep[ROLE_PREFILL]),
+		&r->guess, d->prompt - r->uncached, d->prompt);
+	s->ndone++;
+}
+
+static void
 on_prefill_back(struct sim *s, const struct event *ev)
 {
 	give_back(s, ev->what, ROLE_PREFILL);
+	if (s->cache != NULL) {
+		replay_done(s, ev->what);
+		return;
+	}
 	send_leg(s, ev->what, ROLE_DECODE);
 }
 
@@ -602,11 +720,16 @@ router_init(struct sim *s, uint32_t id)
 	struct router *r = &s->routers[id];
 	uint64_t dice = id + 1;
 
-	fleet_init(&r->fleet, &(struct fleet_plan){.workers = plan->workers,
-				      .n = plan->n,
-				      .weights = plan->weights,
-				      .policy = plan->policy,
-				      .loads = {plan->load, plan->load}});
+	fleet_init(&r->fleet,
+		&(struct fleet_plan){.workers = plan->workers,
+			.n = plan->n,
+			.weights = plan->weights,
+			.policy = plan->policy,
+			.loads = {plan->load, plan->load},
+			.prefix_buckets = plan->policy == POLICY_CACHE_AWARE ? PREFIX_BUCKETS : 0,
+			.capacity = (uint64_t)plan->blocks * REPLAY_BLOCK});
+	prefix_secret_make(&r->secret, (const uint64_t[2]){1, 2}); /* the same in every run */
+	r->found = prefix_found_new(2 * plan->n);
 	r->workers = mem_array(plan->workers, sizeof(*r->workers));
 	for (uint32_t w = 0; w < plan->workers; w++)
 		r->workers[w] = (struct chooser){/* as worker.c begins */
@@ -624,6 +747,8 @@ router_fini(struct router *r)
 {
 	free(r->workers);
 	free(r->scrapes);
+	free(r->found);
+	membuf_free(&r->text);
 	for (int role = 0; role < ROLE_N; role++)
 		free(r->known[role]);
 	fleet_fini(&r->fleet);
@@ -635,6 +760,32 @@ by_size(const void *a, const void *b)
 	const double x = *(const double *)a, y = *(const double *)b;
 
 	return (x > y) - (x < y);
+}
+
+/* Times to the first token are left in `times`. */
+static void
+sum_up_replay(const struct sim *s, struct sim_result *ret, double *times)
+{
+	const struct trace *t = s->plan->trace;
+	double sum = 0, most = 0;
+	uint32_t n = 0;
+
+	for (uint32_t i = s->counted_from; i < t->n; i++) {
+		const struct req *r = &s->reqs[i];
+
+		sum += times[n++] = 2 * NET_S + r->wait_s[ROLE_PREFILL] +
+				    prefill_s(r->uncached) / s->plan->weights[r->ep[ROLE_PREFILL]];
+	}
+	qsort(times, n, sizeof(*times), by_size);
+	ret->ttft_s = sum / n;
+	ret->ttft_p99_s = times[(size_t)(0.99 * n)];
+	ret->hit_rate = (double)s->cached_tokens / (double)s->prompt_tokens;
+	sum = 0;
+	for (uint32_t i = 0; i < s->plan->n; i++) {
+		sum += s->busy_s[i];
+		most = s->busy_s[i] > most ? s->busy_s[i] : most;
+	}
+	ret->imbalance = most / (sum / s->plan->n);
 }
 
 static void
@@ -658,7 +809,31 @@ sum_up(const struct sim *s, struct sim_result *ret)
 	for (int k = 0; k < 3; k++)
 		ret->share[k] /= n;
 	ret->cache_hits = (double)s->hits / t->n;
+	if (s->cache != NULL)
+		sum_up_replay(s, ret, waits);
 	free(waits);
+}
+
+static void
+caches_init(struct sim *s)
+{
+	if (s->plan->blocks == 0)
+		return;
+	s->cache = mem_array(s->plan->n, sizeof(*s->cache));
+	s->front = mem_array(s->plan->n, sizeof(*s->front));
+	s->busy_s = mem_array(s->plan->n, sizeof(*s->busy_s));
+	for (uint32_t i = 0; i < s->plan->n; i++)
+		lru_init(&s->cache[i], s->plan->blocks);
+}
+
+static void
+caches_fini(struct sim *s)
+{
+	for (uint32_t i = 0; s->cache != NULL && i < s->plan->n; i++)
+		lru_fini(&s->cache[i]);
+	free(s->cache);
+	free(s->front);
+	free(s->busy_s);
 }
 
 void
@@ -677,6 +852,7 @@ sim_run(const struct sim_plan *plan, struct sim_result *ret)
 	s.free_s = mem_array(plan->n, sizeof(*s.free_s));
 	for (int role = 0; role < ROLE_N; role++)
 		s.load[role] = mem_array(plan->n, sizeof(double));
+	caches_init(&s);
 	for (uint32_t i = 0; i < plan->routers; i++)
 		router_init(&s, i);
 	event_add(&s, SIM_SERIES_AT, ON_SAMPLE, 0, 0);
@@ -696,6 +872,7 @@ sim_run(const struct sim_plan *plan, struct sim_result *ret)
 
 	for (uint32_t i = 0; i < plan->routers; i++)
 		router_fini(&s.routers[i]);
+	caches_fini(&s);
 	for (int role = 0; role < ROLE_N; role++)
 		free(s.load[role]);
 	free(s.free_s);

@@ -25,6 +25,8 @@ struct demand {
 	uint32_t output;          /* tokens */
 	uint32_t router, worker;  /* router STRANGER: of none, straight to an engine */
 	uint64_t session, prefix; /* keys */
+	const uint32_t *blocks;   /* [nblocks] of replays (sched_replay.h) */
+	uint32_t nblocks;
 };
 
 struct trace_plan {
