@@ -169,7 +169,7 @@ asan ubsan: deps-build
 	@$(MAKE) --no-print-directory $(JOBS) VARIANT=$@ bins
 
 # --- tests, demo, bench -------------------------------------------------------------------------
-.PHONY: engine-args proxies fleet-demo fleet-systemd fleet-tutorial chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched scale lint format docs torture torture-bins torture-mutants fuzz verify
+.PHONY: engine-args proxies fleet-demo fleet-systemd fleet-tutorial chaos clients upgrade-storm misbehave scribble unit check test demo bench bench-sched bench-cache scale lint format docs torture torture-bins torture-mutants fuzz verify
 torture-bins: deps-build
 	@$(MAKE) --no-print-directory VARIANT=release build/release/torture
 	@$(MAKE) --no-print-directory VARIANT=tsan build/tsan/torture
@@ -244,6 +244,9 @@ bench-sched: deps-build
 	@$(MAKE) --no-print-directory $(B)/sched
 	@$(B)/sched --plot $(B)/sched.dat
 	@gnuplot -c tests/bench/sched_plot.gp $(B)/sched.dat $(B)/sched.png
+# prefix caches over HTTP, beside other routers from PyPI
+bench-cache: all
+	@python3 tests/bench/cache.py
 scale: all
 	@python3 tests/bench/scale.py
 bench: all
@@ -290,4 +293,4 @@ install: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= | clean"
