@@ -1,6 +1,8 @@
 # pdrouter: one non-recursive Makefile.  Every folder's *.c by wildcard; each variant builds in
 # build/<variant>/.  `make help` lists the targets.
-VERSION := 0.1.0
+# the tag of the checkout; a source tarball's own; else this one
+RELEASE := 0.1.0
+VERSION := $(or $(file <.version),$(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//; s/-\([0-9]*\)-g/+\1.g/'),$(RELEASE))
 VARIANT ?= release
 B       := build/$(VARIANT)
 PREFIX  ?= /usr/local
@@ -12,7 +14,8 @@ endif
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@echo "  $(1)")
 
-CSTD    := -std=gnu11 -D_GNU_SOURCE -I. -DPDROUTER_VERSION='"$(VERSION)"'
+# the folder of the checkout is not in what is built: the same sources make the same bytes anywhere
+CSTD    := -std=gnu11 -D_GNU_SOURCE -I. -ffile-prefix-map=$(CURDIR)=.
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
            -Wpointer-arith -Wcast-qual -Wwrite-strings -Wundef -Wvla -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum
 # returns and indirect jumps go where the compiler meant them to, where the processor checks that.  tests/lint/binary.py
@@ -146,13 +149,21 @@ $(shell mkdir -p $(B))
 $(file >$(B)/flags,$(FLAGS))
 endif
 
+# written when it changes: then the objects that name it are built again
+ifneq ($(file <$(B)/version),$(VERSION))
+$(file >$(B)/version,$(VERSION))
+endif
+VERSIONED := $(call obj,$(shell grep -rl --include='*.c' PDROUTER_VERSION master worker shm proto))
+$(VERSIONED): $(B)/version
+$(VERSIONED): VERSIONING := -DPDROUTER_VERSION='"$(VERSION)"'
+
 # a test's own code is not worth a compiler's time
 $(B)/obj/tests/unit/%.o: OPT := -O0 -g
 $(B)/obj/tests/unit/%.o: FORTIFY :=
 $(B)/obj/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call say,CC $<)
-	$(Q)$(CC) $(CF) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CF) $(VERSIONING) -MMD -MP -c -o $@ $<
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
 
 # --- what has to be installed -------------------------------------------------------------------
@@ -263,34 +274,44 @@ format:
 docs:
 	@tests/tools/man.py
 
+# what names a place below /usr/local is installed with PREFIX in its place
+DOC     := $(DESTDIR)$(PREFIX)/share/doc/pdrouter
+UNITS   := $(DESTDIR)/lib/systemd
+place    = sed 's,/usr/local/\(bin/pd\|share/\),$(PREFIX)/\1,g' $(1) >$(2) && chmod 644 $(2)
+places   = set -e; for f in $(1); do $(call place,$$f,$(2)/$$(basename $$f)); done
 .PHONY: install
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/pdrouter $(DESTDIR)/etc/pdrouter $(DESTDIR)/lib/systemd/system
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/pdrouter/fleet $(DESTDIR)/etc/pdrouter $(UNITS)/system $(UNITS)/user
+	install -d $(DOC)/examples $(DOC)/monitoring $(DOC)/proxies
 	install -m 755 $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(DESTDIR)$(PREFIX)/bin/
-	install -d $(DESTDIR)$(PREFIX)/share/pdrouter/fleet
 	install -m 644 etc/fleet/*.yaml $(DESTDIR)$(PREFIX)/share/pdrouter/fleet/
-	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
-	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples
-	install -m 644 etc/examples/*.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/examples/
-	install -m 644 etc/docs/*.md $(DESTDIR)$(PREFIX)/share/doc/pdrouter/
-	sed 's,\.\./etc/docs/,,g' systemd/README.md > $(DESTDIR)$(PREFIX)/share/doc/pdrouter/systemd.md
-	chmod 644 $(DESTDIR)$(PREFIX)/share/doc/pdrouter/systemd.md
-	set -e; umask 022; for s in 5 7 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s; for p in etc/man/*.$$s; do sed 's,/usr/local,$(PREFIX),g' $$p > $(DESTDIR)$(PREFIX)/share/man/man$$s/$${p##*/}; done; done
-	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring
-	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies
-	install -m 644 etc/proxies/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies/
-	install -m 644 etc/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring/
-	sed 's,/usr/local,$(PREFIX),g' etc/monitoring/alerts.yaml > $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring/alerts.yaml
+	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DOC)/
+	install -m 644 etc/examples/*.yaml $(DOC)/examples/
+	install -m 644 etc/proxies/* $(DOC)/proxies/
+	$(call places,etc/docs/*.md,$(DOC))
+	$(call places,etc/monitoring/*,$(DOC)/monitoring)
+	sed 's,\.\./etc/docs/,,g' systemd/README.md >$(DOC)/systemd.md && chmod 644 $(DOC)/systemd.md
+	for s in 5 7 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s && $(call places,etc/man/*.$$s,$(DESTDIR)$(PREFIX)/share/man/man$$s); done
+	ln -sf pdctl.8 $(DESTDIR)$(PREFIX)/share/man/man8/pdfleet.8
 	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
-	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter.service > $(DESTDIR)/lib/systemd/system/pdrouter.service
-	sed 's,/usr/local,$(PREFIX),g' systemd/pdrouter-engine@.service > $(DESTDIR)/lib/systemd/system/pdrouter-engine@.service
-	install -m 644 systemd/pdrouter.slice $(DESTDIR)/lib/systemd/system/
-	install -d $(DESTDIR)/lib/systemd/user
-	for u in pdrouter pdrouter-engine@; do sed 's,/usr/local,$(PREFIX),g' systemd/user/$$u.service > $(DESTDIR)/lib/systemd/user/$$u.service; done
-	install -m 644 systemd/pdrouter.slice $(DESTDIR)/lib/systemd/user/
+	$(call places,systemd/*.service systemd/*.slice,$(UNITS)/system)
+	$(call places,systemd/user/*.service systemd/*.slice,$(UNITS)/user)
+
+# --- packages: etc/packages/README.md ---------------------------------------------------------
+# the time of all files in a package: that of the commit, or of the source tarball
+SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),$(shell stat -c %Y Makefile))
+.PHONY: deb
+deb: all
+	@tests/tools/deps.sh deb
+	@VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) etc/packages/deb.sh
+# the package in a fresh Debian, upgraded below a stream: needs root, a mirror, debootstrap and systemd-nspawn
+.PHONY: deb-test
+deb-test: all
+	@tests/tools/deps.sh deb
+	@tests/tools/deb_test.sh
 
 .PHONY: clean help
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= | deb | deb-test | clean"

@@ -21,7 +21,7 @@ check() {
 			master worker shm proto tests/engine tests/fuzz tests/torture tests/bench tests/lint 2>&1
 		;;
 	shell)
-		mapfile -t scripts < <(find .ci tests -name '*.sh'; echo .ci/run)
+		mapfile -t scripts < <(find .ci tests etc -name '*.sh'; printf '%s\n' .ci/run etc/packages/debian/{postinst,prerm,postrm})
 		shellcheck "${scripts[@]}"
 		;;
 	deps | words | python | pairs | lists | banned | monitoring) python3 "tests/lint/$1.py" ;;

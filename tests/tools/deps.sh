@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: `deps.sh build`, `deps.sh build test`, `... bench`, `... verify`.
-# As root through apt-get, else with sudo; where neither works it prints the line to type.
+# Installs the Debian packages that are missing: `deps.sh build`, `deps.sh build test`, `... bench`, `... verify`, `... deb`.
+# As root through apt-get, else with sudo; where neither works it prints the line to type.  `deps.sh --list build`
+# prints the packages of a set.
 # shellcheck disable=SC2034 # the lists are read by name
 set -u
 build="gcc libc6-dev make pkg-config libevent-dev libhttp-parser-dev libjson-c-dev libzmq3-dev liburcu-dev
@@ -8,14 +9,22 @@ build="gcc libc6-dev make pkg-config libevent-dev libhttp-parser-dev libjson-c-d
 test="xz-utils libcriterion-dev python3 python3-venv python3-pip clang clang-format clang-tidy cppcheck
 	libclang-rt-14-dev prometheus shellcheck patch iproute2 nginx-light haproxy systemd openssl mandoc valgrind"
 verify="spin"
+deb="debhelper dpkg-dev lintian"
 bench="nginx-light haproxy valgrind strace python3 python3-venv gnuplot-nox openssl xz-utils"
 want=
+list=
+if [ "${1:-}" = --list ]; then
+	list=1
+	shift
+fi
 for set in "$@"; do
 	case $set in
-	build | test | bench | verify) want="$want ${!set}" ;;
+	build | test | bench | verify | deb) want="$want ${!set}" ;;
 	*) echo "deps.sh: no such set: $set" >&2; exit 2 ;;
 	esac
 done
+# shellcheck disable=SC2086 # a list of words
+[ -z "$list" ] || { printf '%s\n' $want; exit 0; }
 # shellcheck disable=SC2086 # a list of words
 missing=$(for p in $want; do
 	[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || echo "$p"

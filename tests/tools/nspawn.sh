@@ -3,7 +3,8 @@
 # checks.sh before it.
 #
 #   machines_enter "$@"     first of all: runs the script again, in namespaces of its own
-#   machine_new NAME        a machine with an empty disk over this machine's files; keeps what it writes over a reboot
+#   machine_new NAME [ROOT] a machine with an empty disk over this machine's files, or those in ROOT; keeps what it
+#                           writes over a reboot
 #   machine_boot NAME ARGUMENTS-OF-NSPAWN...
 #   machine_run NAME COMMAND...
 #   machine_reboot NAME
@@ -60,10 +61,10 @@ machine_groups() {
 		echo "$at${path%/}/pdrouter-${MACHINES##*.}"
 	done </proc/self/cgroup
 }
-machine_new() { # NAME
+machine_new() { # NAME [ROOT]
 	local at=$MACHINES/$1
 	mkdir -p "$at"/{upper,work,root}
-	mount -t overlay -o "lowerdir=/,upperdir=$at/upper,workdir=$at/work" "$1" "$at/root" || exit 2
+	mount -t overlay -o "lowerdir=${2:-/},upperdir=$at/upper,workdir=$at/work" "$1" "$at/root" || exit 2
 	rm -rf "$at"/root/etc/systemd/system/*.wants # services of this machine
 	echo "$1" >"$at/root/etc/hostname"
 }
