@@ -20,7 +20,7 @@ WARN    := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-pro
            -Wpointer-arith -Wcast-qual -Wwrite-strings -Wundef -Wvla -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum
 # returns and indirect jumps go where the compiler meant them to, where the processor checks that.  tests/lint/binary.py
 # looks for these in what was built
-MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 BRANCH_x86_64  := -fcf-protection=full
 BRANCH_aarch64 := -mbranch-protection=standard
 MARK_x86_64    := -Wl,-z,shstk
@@ -276,7 +276,10 @@ docs:
 
 # what names a place below /usr/local is installed with PREFIX in its place
 DOC     := $(DESTDIR)$(PREFIX)/share/doc/pdrouter
-UNITS   := $(DESTDIR)/lib/systemd
+UNITDIR ?= /lib/systemd
+ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
+BASHDIR  = $(PREFIX)/share/bash-completion/completions
+UNITS   := $(DESTDIR)$(UNITDIR)
 place    = sed 's,/usr/local/\(bin/pd\|share/\),$(PREFIX)/\1,g' $(1) >$(2) && chmod 644 $(2)
 places   = set -e; for f in $(1); do $(call place,$$f,$(2)/$$(basename $$f)); done
 .PHONY: install
@@ -294,6 +297,8 @@ install: all
 	for s in 5 7 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s && $(call places,etc/man/*.$$s,$(DESTDIR)$(PREFIX)/share/man/man$$s); done
 	ln -sf pdctl.8 $(DESTDIR)$(PREFIX)/share/man/man8/pdfleet.8
 	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
+	$(if $(wildcard etc/completion),install -D -m 644 etc/completion/pdctl.bash $(DESTDIR)$(BASHDIR)/pdctl)
+	$(if $(wildcard etc/completion),install -D -m 644 etc/completion/_pdctl $(DESTDIR)$(ZSHDIR)/_pdctl)
 	$(call places,systemd/*.service systemd/*.slice,$(UNITS)/system)
 	$(call places,systemd/user/*.service systemd/*.slice,$(UNITS)/user)
 
@@ -303,7 +308,19 @@ SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),$(shell s
 .PHONY: deb
 deb: all
 	@tests/tools/deps.sh deb
-	@VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) etc/packages/deb.sh
+	@VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) MAINTAINER="$(MAINTAINER)" etc/packages/deb.sh
+# the package in a container; needs podman and a registry that has debian:12-slim
+.PHONY: container
+container: deb
+	podman build -t pdrouter:$(subst +,-,$(VERSION)) -f etc/packages/Containerfile build/deb
+# sources, programs, bill of materials, checksums
+.PHONY: dist dist-test
+dist: all
+	@VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) etc/packages/dist.sh
+# two checkouts and the source tarball make the same bytes
+dist-test: deps-build
+	@tests/tools/deps.sh deb
+	@tests/tools/dist_test.sh
 # the package in a fresh Debian, upgraded below a stream: needs root, a mirror, debootstrap and systemd-nspawn
 .PHONY: deb-test
 deb-test: all
@@ -314,4 +331,4 @@ deb-test: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= | deb | deb-test | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= UNITDIR= | deb | deb-test | dist | dist-test | container | clean"

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# make deb: build/deb/pdrouter_VERSION-1_ARCH.deb, of the programs that `make` builds.  The environment has VERSION,
-# SOURCE_DATE_EPOCH, and MAINTAINER if it is not the one below.
+# make deb: build/deb/ with pdrouter_VERSION-1_ARCH.deb alone of its kind, of the programs that
+# `make` builds.  The environment has VERSION, SOURCE_DATE_EPOCH, and MAINTAINER if it is not the
+# one below.
 #
-# dpkg-buildpackage works in build/deb/tree, which has debian/ alone: debian/rules has the Makefile install.
+# dpkg-buildpackage works in build/deb/tree, which has debian/ alone: debian/rules has the Makefile
+# install.
 set -eu
 cd "$(dirname "$0")/../.."
 : "${MAINTAINER:=pdrouter authors <authors@pdrouter.invalid>}"
 export SOURCE=$PWD VERSION SOURCE_DATE_EPOCH
 tree=$PWD/build/deb/tree
-rm -rf "$tree"
+rm -rf build/deb
 mkdir -p "$tree"
 cp -r etc/packages/debian "$tree/"
-sed -i -e "s/@MAINTAINER@/$MAINTAINER/" \
+sed -i -e "s|@MAINTAINER@|$MAINTAINER|" \
 	-e "s/@BUILD_DEPENDS@/$(tests/tools/deps.sh --list build | paste -sd, | sed 's/,/, /g')/" "$tree/debian/control"
 cat >"$tree/debian/changelog" <<EOF
 pdrouter ($VERSION-1) unstable; urgency=medium

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make deb-test: the package in a fresh Debian 12 (debootstrap) under a real systemd, with simulated engines: installed,
-# upgraded below a stream, removed and purged.  Needs root, a Debian mirror the first time, and debootstrap and
-# systemd-nspawn.  build/deb-root keeps the fresh Debian.
+# make deb-test: the package in a fresh Debian 12 (debootstrap) under a real systemd, with simulated
+# engines: installed, upgraded below a stream, removed and purged.  Needs root, a Debian mirror the
+# first time, and debootstrap and systemd-nspawn.  build/deb-root keeps the fresh Debian.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/checks.sh
@@ -9,6 +9,7 @@ cd "$(dirname "$0")/../.." || exit 1
 old=0.0.1 new=0.0.2 # of the packages
 arch=$(dpkg --print-architecture)
 root=$PWD/build/deb-root
+packages=$PWD/build/deb-packages
 
 fresh_debian() { # what the package needs is in it: a machine has no network
 	local needs
@@ -18,13 +19,13 @@ fresh_debian() { # what the package needs is in it: a machine has no network
 		debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,curl bookworm "$root" >build/deb-root.log || return
 		touch "$root.done"
 	fi
-	mapfile -t needs < <(dpkg-deb -f "build/deb/pdrouter_$new-1_$arch.deb" Depends | tr , '\n' | sed 's/^ *//; s/[ |].*//')
+	mapfile -t needs < <(dpkg-deb -f "$packages/pdrouter_$new-1_$arch.deb" Depends | tr , '\n' | sed 's/^ *//; s/[ |].*//')
 	chroot "$root" sh -c 'dpkg -s "$@" >/dev/null 2>&1 || { apt-get -q update && apt-get -qy --no-install-recommends install "$@"; }' - "${needs[@]}" >>build/deb-root.log
 }
 if [ -z "${MACHINES:-}" ]; then
 	[ "$(id -u)" = 0 ] || { echo "$0: needs root" >&2; exit 2; }
 	for v in $old $new; do
-		make -s VERSION="$v" deb >/dev/null || exit
+		make -s VERSION="$v" deb >/dev/null && mkdir -p "$packages" && cp build/deb/pdrouter_*.deb "$packages/" || exit
 	done
 	fresh_debian || { tail -n 20 build/deb-root.log >&2; exit 2; }
 fi
@@ -63,7 +64,7 @@ ask_all_the_time() { # until $MACHINES/stop is there
 	done
 }
 config() { # FURTHER LINE
-	sh "cat >/etc/pdrouter/pdrouter.yaml" <<YAML
+	sh "cat >/etc/pdrouter/pdrouter.yaml && chgrp pdrouter /etc/pdrouter/pdrouter.yaml && chmod 640 /etc/pdrouter/pdrouter.yaml" <<YAML
 listen: ["127.0.0.1:8000"]
 upgrade_trial: 2s
 pools:
@@ -76,12 +77,12 @@ YAML
 
 machine_new deb "$root"
 mkdir "$MACHINES/packages"
-cp build/deb/*_"$arch".deb "$MACHINES/packages/"
+cp "$packages"/pdrouter_*_"$arch".deb "$MACHINES/packages/"
 # the newer package has another conffile, too
-dpkg-deb -R "build/deb/pdrouter_$new-1_$arch.deb" "$MACHINES/changed"
+dpkg-deb -R "$packages/pdrouter_$new-1_$arch.deb" "$MACHINES/changed"
 echo '# a new line of a new version' >>"$MACHINES/changed/etc/pdrouter/pdrouter.yaml"
 dpkg-deb --root-owner-group -b "$MACHINES/changed" "$MACHINES/packages/pdrouter_$new-1_$arch.deb" >/dev/null
-cp "build/deb/pdrouter_$old-1_$arch.deb" "$MACHINES/deb/root/root/pdrouter.deb"
+cp "$packages/pdrouter_$old-1_$arch.deb" "$MACHINES/deb/root/root/pdrouter.deb"
 check "it installs where no systemd runs" chroot "$MACHINES/deb/root" dpkg -i /root/pdrouter.deb
 check "... and is purged there" chroot "$MACHINES/deb/root" dpkg --purge pdrouter
 rm "$MACHINES/deb/root/root/pdrouter.deb"

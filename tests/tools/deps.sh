@@ -9,7 +9,7 @@ build="gcc libc6-dev make pkg-config libevent-dev libhttp-parser-dev libjson-c-d
 test="xz-utils libcriterion-dev python3 python3-venv python3-pip clang clang-format clang-tidy cppcheck
 	libclang-rt-14-dev prometheus shellcheck patch iproute2 nginx-light haproxy systemd openssl mandoc valgrind"
 verify="spin"
-deb="debhelper dpkg-dev lintian"
+deb="build-essential debhelper dpkg-dev lintian python3"
 bench="nginx-light haproxy valgrind strace python3 python3-venv gnuplot-nox openssl xz-utils"
 want=
 list=

@@ -178,6 +178,7 @@ run_release() {
 	part "programs are hardened" python3 tests/lint/binary.py
 	units release
 	part "fleet demo" tests/tools/fleet_demo.sh
+	part "what make install puts in place" tests/tools/install_check.sh
 	part "simulator" python3 tests/engine/selfcheck.py build/release/pdsim
 	part "parsers beside those of others" build/venv/bin/python tests/fuzz/differential.py build/release/tell 3 1 # always with the same mutations
 	part "check of engine arguments" build/venv/bin/python -B tests/engine_args/selfcheck.py
