@@ -22,7 +22,8 @@ import yaml
 from procs import BIN, ROOT, VARIANT, free_port, wait
 
 PAGES = ROOT / "etc/docs"
-TRIED = ["configuration", "drain", "engines", "keys", "limits", "logging", "observing", "pdctl", "resume", "routing", "runbook", "security", "tls", "upgrade"]
+TRIED = ["capacity", "configuration", "drain", "engines", "from_haproxy", "from_sglang_router", "high_availability", "keys", "limits", "logging", "observing", "one_host", "pdctl", "resume",
+         "routing", "runbook", "security", "several_hosts", "tls", "upgrade", "versions"]
 MODEL = "llama-3-70b"
 # programs of a machine with systemd, as far as the pages use them
 PROGRAMS = {
@@ -180,7 +181,7 @@ def test_a_page(world, reaper, page):
 
 
 ELSEWHERE = {"engine_tls", "fleet", "fleet_tutorial", "from_production_stack", "tracing"}  # tests of their own
-NOTHING_TO_TRY = {"failures", "handshakes", "http_api", "source"}
+NOTHING_TO_TRY = {"failures", "glossary", "handshakes", "http_api", "source"}
 
 
 def test_every_page_is_listed_and_tried():
@@ -191,6 +192,22 @@ def test_every_page_is_listed_and_tried():
         plain = re.sub(r"^```.*?^```$", "", (PAGES / f"{page}.md").read_text(), flags=re.M | re.S)
         assert not re.search(r"^(?: {4}|\t)\S", plain, re.M), page
     assert not [page for page in NOTHING_TO_TRY if blocks(page)]
+
+
+def test_the_matrix_has_the_rows_of_the_templates():
+    """etc/docs/versions.md: a row for each connector and version that `pdctl fleet` knows, and no other that is "compared"."""
+    named = {"vllm": "vLLM", "sglang": "SGLang"}
+    want = set()
+    for kind, name in named.items():
+        for c in yaml.safe_load((ROOT / f"etc/fleet/{kind}.yaml").read_text())["connectors"]:
+            span = f"{c['since']} to {c['until']}" if "until" in c else f"{c['since']} and later"
+            want |= {(name, span, connector) for connector in [c["name"], *c.get("also", [])]}
+    have = set()
+    for row in re.findall(r"^\| (.*) \|$", (PAGES / "versions.md").read_text(), re.M):
+        cells = row.split(" | ")
+        if "compared" in cells:
+            have |= {(cells[0], cells[1], c) for c in re.findall(r"`(\w+)`", cells[2].partition(" with ")[0].partition(", with")[0])}
+    assert have == want
 
 
 def anchors(page):
