@@ -16,9 +16,11 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ALERTS = "etc/monitoring/alerts.yaml"
 DASHBOARD = "etc/monitoring/dashboard.json"
+SCRAPE = "etc/monitoring/prometheus.yml"
 RUNBOOK = "etc/docs/runbook.md"
-QUERIES = "etc/docs/observing.md"
-STEP = "15s"
+QUERIES = ["etc/docs/observing.md", "etc/docs/capacity.md"]
+STEP, END = "15s", "20m"
+SLOWLY = {"PdrouterNoEngineYet": ("1m", "75m"), "PdrouterEngineNotUpYet": ("1m", "75m")}  # alerts that wait longer than 20 minutes
 SUFFIXES = r"(_bucket|_sum|_count)$"  # of a histogram's series
 REQUESTS = "pdrouter_requests_total"
 ENGINE = '{engine="http://p",role="prefill",pool="a"}'
@@ -29,6 +31,15 @@ def caused(cause):
     return ENGINE[:-1] + f",cause={json.dumps(cause)}" + "}"
 
 
+def up(values):
+    return {f"pdrouter_endpoint_up{ENGINE}": values}
+
+
+def objective(metric, bound, within):
+    """Of 150 requests, or gaps, so many are within the bound."""
+    return {f'{metric}_bucket{{pool="a",le="{bound}"}}': f"0+{within}x80", f'{metric}_count{{pool="a"}}': "0+150x80"}
+
+
 # a router that does 10 requests a second and has nothing to complain of
 HEALTHY = {
     'up{job="pdrouter"}': "1x80",
@@ -36,10 +47,12 @@ HEALTHY = {
     f'{REQUESTS}{{pool="a",path="/v1/completions",status="200",reason="client_gone"}}': "0+2x80",
     f'{REQUESTS}{{pool="a",path="/v1/completions",status="400",reason="engine_status"}}': "0+9x80",
     f'{REQUESTS}{{pool="",path="other",status="200",reason="local"}}': "0+1x80",
-    f"pdrouter_endpoint_up{ENGINE}": "1x80",
+    **up("1x80"),
     'pdrouter_endpoint_up{engine="http://d",role="decode",pool="a"}': "1x80",
     'pdrouter_endpoint_up{engine="http://e",role="decode",pool="a"}': "0x80",  # its operator has drained it
     'pdrouter_endpoint_state{engine="http://e",role="decode",pool="a",state="draining"}': "1x80",
+    **objective("pdrouter_time_to_first_token_seconds", "5.0", 149),  # of 150
+    **objective("pdrouter_event_gap_seconds", "0.2", 149),
     f"pdrouter_endpoint_ejected{ENGINE}": "0x80",
     f"pdrouter_ejections_total{ENGINE}": "5x80",
     f"pdrouter_endpoint_slow{ENGINE}": "0x80",
@@ -70,13 +83,15 @@ HEALTHY = {
 # what is different when an alert should fire, within the 20 minutes that are looked at
 FAILING = {
     "PdrouterDown": {'up{job="pdrouter"}': "0x80"},
-    "PdrouterNoEngine": {f"pdrouter_endpoint_up{ENGINE}": "0x80"},
+    "PdrouterNoEngine": up("1x10 0x70"),
+    "PdrouterNoEngineYet": up("0x80"),
     "PdrouterCertificateExpires": {'pdrouter_tls_certificate_expiry_seconds{certificate="c"}': "1000000x80"},
     "PdrouterErrors": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="502",reason="decode_broken"}}': "0+5x80"},
     "PdrouterStreamsCut": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="200",reason="decode_broken"}}': "0+2x80"},
     "PdrouterRefusing": {f'{REQUESTS}{{pool="a",path="/v1/completions",status="429",reason="queue_full"}}': "0+3x80"},
     "PdrouterOverloaded": {f'{REQUESTS}{{pool="",path="/v1/completions",status="503",reason="overloaded"}}': "0+1x80"},
-    "PdrouterEngineDown": {f"pdrouter_endpoint_up{ENGINE}": "0x80"},
+    "PdrouterEngineDown": up("1x10 0x70"),
+    "PdrouterEngineNotUpYet": up("0x80"),
     "PdrouterEngineMisconfigured": {f"pdrouter_endpoint_state{ENGINE[:-1]},state=\"misconfigured\"}}": "1x80"},
     "PdrouterEngineEjected": {f"pdrouter_endpoint_ejected{ENGINE}": "1x80"},
     "PdrouterEngineLoadAbsurd": {f"pdrouter_endpoint_load_absurd{ENGINE}": "1x80"},
@@ -104,7 +119,26 @@ FAILING = {
     "PdrouterReloadRefused": {"pdrouter_reloads_failed_total": "1x40 2x40"},
     "PdrouterUpgradeFailed": {"pdrouter_upgrades_failed_total": "0x40 1x40"},
     "PdrouterLogDropped": {"pdrouter_log_lines_dropped_total": "3x40 9x40"},
+    "PdrouterFirstTokenLate": objective("pdrouter_time_to_first_token_seconds", "5.0", 120),
+    "PdrouterFirstTokenOftenLate": objective("pdrouter_time_to_first_token_seconds", "5.0", 139),
+    "PdrouterGapsLong": objective("pdrouter_event_gap_seconds", "0.2", 120),
+    "PdrouterGapsOftenLong": objective("pdrouter_event_gap_seconds", "0.2", 139),
 }
+# what is different when an alert should not fire although another one does, or might
+QUIET = [
+    ("PdrouterNoEngine", up("0x80")),  # weights are loaded for the first time
+    ("PdrouterEngineDown", up("0x80")),
+    ("PdrouterNoEngineYet", up("0x30 1x50")),
+    ("PdrouterEngineNotUpYet", up("0x30 1x50")),
+    ("PdrouterNoEngineYet", up("1x10 0x70")),  # the other alert is for this
+    ("PdrouterEngineNotUpYet", up("1x10 0x70")),
+    ("PdrouterEngineDown", up("1x10 0x70") | {f'pdrouter_endpoint_state{ENGINE[:-1]},state="draining"' + '}': "1x80"}),
+    ("PdrouterEngineDown", up("1x10 0x56 1x14")),  # a restart of 14 minutes
+    ("PdrouterFirstTokenLate", FAILING["PdrouterFirstTokenOftenLate"]),
+    ("PdrouterGapsLong", FAILING["PdrouterGapsOftenLong"]),
+    # a night: three requests in 20 minutes, one of them late
+    ("PdrouterFirstTokenLate", {'pdrouter_time_to_first_token_seconds_bucket{pool="a",le="5.0"}': "0x20 1x40 2x20", 'pdrouter_time_to_first_token_seconds_count{pool="a"}': "0x20 1x20 2x20 3x20"}),
+]
 faults = []
 
 
@@ -120,22 +154,42 @@ def promtool(what, *args):
 
 
 def case(alert, changes, firing):
-    return {"name": alert, "interval": STEP,
+    step, end = SLOWLY.get(alert, (STEP, END))
+    return {"name": alert, "interval": step,
             "input_series": [{"series": s, "values": v} for s, v in {**HEALTHY, **changes}.items()],
-            "promql_expr_test": [{"eval_time": "20m", "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
+            "promql_expr_test": [{"eval_time": end, "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
                                   "exp_samples": [{"labels": "{}", "value": 1}] if firing else []}]}
 
 
 def alerts(folder):
-    names = re.findall(r"^ +- alert: (\w+)$", read(ALERTS), re.M)
-    for name in set(names) ^ set(FAILING):
+    """Each alert is tried without the other alerts: that is fast."""
+    text = read(ALERTS)
+    rules = {name: rule for rule, name in re.findall(r"^( +- alert: (\w+)\n.*?)(?=^ *#|^$|\Z)", text, re.M | re.S)}
+    records = "".join(re.findall(r"^ +- record: .*?(?=^ +- |^$)", text, re.M | re.S))
+    for name in set(rules) ^ set(FAILING):
         faults.append(f"{ALERTS}: {name}: no case here, or no such alert")
     promtool(ALERTS, "check", "rules", ALERTS)
-    tests = [case(name, FAILING[name], True) for name in names if name in FAILING] + [case(name, {}, False) for name in names]
-    path = os.path.join(folder, "tests.yaml")
-    with open(path, "w") as f:  # JSON is YAML
-        json.dump({"rule_files": [os.path.abspath(ALERTS)], "evaluation_interval": STEP, "tests": tests}, f)
-    promtool(ALERTS, "test", "rules", path)
+    paths = []
+    for name in set(rules) & set(FAILING):
+        file, path = (os.path.join(folder, f"{name}.{kind}.yaml") for kind in ("rule", "test"))
+        with open(file, "w") as f:
+            f.write(f"groups:\n  - name: tried\n    rules:\n{records if ' pdrouter:' in rules[name] else ''}{rules[name]}")
+        tests = [case(name, FAILING[name], True), case(name, {}, False), *(case(name, changes, False) for quiet, changes in QUIET if quiet == name)]
+        with open(path, "w") as f:  # JSON is YAML
+            json.dump({"rule_files": [file], "evaluation_interval": SLOWLY.get(name, (STEP,))[0], "tests": tests}, f)
+        paths.append(path)
+    promtool(ALERTS, "test", "rules", *paths)
+
+
+def scrape(folder):
+    """The file to copy: promtool takes it, with the rules where they are here, and the page shows the same."""
+    text = read(SCRAPE)
+    path = os.path.join(folder, "prometheus.yml")
+    with open(path, "w") as f:
+        f.write(text.replace("/usr/local/share/doc/pdrouter/monitoring/alerts.yaml", os.path.abspath(ALERTS)))
+    promtool(SCRAPE, "check", "config", path)
+    if text.partition("\n")[2] not in read(QUERIES[0]):
+        faults.append(f"{QUERIES[0]}: does not show {SCRAPE}")
 
 
 def runbook():
@@ -167,14 +221,33 @@ def dashboard(folder):
         for v in o.values() if isinstance(o, dict) else o if isinstance(o, list) else []:
             look(v)
 
-    look(json.loads(read(DASHBOARD)))
+    board = json.loads(read(DASHBOARD))
+    look(board)
     expressions(DASHBOARD, found, folder)
+    panels(board["panels"])
 
 
-def page(folder):
-    """The queries of the page about metrics: the second cells of its table."""
-    table = read(QUERIES).partition("\n| question | query |\n")[2].partition("\n\n")[0]
-    expressions(QUERIES, [e for row in table.split("\n")[1:] for e in re.findall("`([^`]+)`", row.split(" | ")[1])], folder)
+def panels(found):
+    """Each panel has a number and a rectangle of its own, and says what it shows."""
+    taken = {}
+    for p in found:
+        x, y, w, h = (p["gridPos"][k] for k in "xywh")
+        for at in [(i, j) for i in range(x, x + w) for j in range(y, y + h)]:
+            if at in taken or at[0] >= 24:
+                faults.append(f"{DASHBOARD}: {p['title']}: no room at {at}, where {taken.get(at, 'the edge')} is")
+                break
+            taken[at] = p["title"]
+        if p["type"] != "row" and not (p.get("description") and p.get("targets")):
+            faults.append(f"{DASHBOARD}: {p['title']}: no description, or nothing to show")
+    ids = [p["id"] for p in found]
+    if len(set(ids)) != len(ids):
+        faults.append(f"{DASHBOARD}: two panels have one id")
+
+
+def queries(path, folder):
+    """The queries of a page about metrics: the second cells of its tables of them."""
+    tables = [part.partition("\n\n")[0] for part in read(path).split("\n| question | query |\n")[1:]]
+    expressions(path, [e for table in tables for row in table.split("\n")[1:] for e in re.findall("`([^`]+)`", row.split(" | ")[1])], folder)
 
 
 def words(text, label):
@@ -210,8 +283,10 @@ def main():
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory() as folder:
         alerts(folder)
+        scrape(folder)
         dashboard(folder)
-        page(folder)
+        for path in QUERIES:
+            queries(path, folder)
     runbook()
     names()
     for fault in faults:
