@@ -351,7 +351,7 @@ K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION -
 #define CONF_SHARE_KEYS(K, at)										\
 K("max_inflight", COUNT, at max_inflight, 0, 1000000, "0", LIVE,					\
 	"requests at once, from all workers together; 0: no limit")					\
-K("weight", COUNT, at weight, 1, 100, "1", LIVE,							\
+K("weight", COUNT, at weight, 1, CONF_WEIGHT_MAX, "1", LIVE,							\
 	"share relative to the other engines, 1 to 100")							\
 K("group", NAME, at group, 0, 63, "", LIVE,								\
 	"rack or NVLink domain, used by pairing")								\

@@ -171,7 +171,8 @@ put_endpoint(const struct facts *x, void *arg)
 	add_text(o, "addr", ep_addr_text(&e->addr, addr));
 	if (e->conf != NULL) {
 		add_text(o, "group", e->conf->group != NULL ? e->conf->group : "");
-		add_number(o, "weight", true, e->conf->weight);
+		add_number(o, "weight", true, endpoint_weight(x->ep));
+		add_number(o, "configured_weight", true, e->conf->weight);
 		add_number(o, "max_inflight", true, e->conf->max_inflight);
 	}
 	add_load(o, x);
@@ -218,23 +219,35 @@ put_away(struct json_out *j, const struct away *a, uint64_t now)
 	add_text(o, "pool", a->key.pool);
 	add_text(o, "role", role_name(a->key.role));
 	add_text(o, "url", a->key.url);
+	if (a->key.weight > 0)
+		add_number(o, "weight", true, a->key.weight);
 	add_number(o, "forgotten_in_ms", true, keep_left_ms(a, now));
 	write_object(j->out, &j->n, o);
 }
 
-/* Drained endpoints that are not there now, and the file that keeps drains. */
+static void
+put_all_away(const struct fleet *f, struct evbuffer *out, bool weights)
+{
+	struct json_out away = {.out = out};
+	const uint64_t now = clock_ms();
+
+	for (const struct away *a = keep_first(f->keep); a != NULL; a = TAILQ_NEXT(a, link))
+		if ((a->key.weight > 0) == weights)
+			put_away(&away, a, now);
+}
+
+/* Drains and weights of endpoints that are not there now, and the file that keeps both. */
 static void
 put_keep(const struct fleet *f, struct evbuffer *out)
 {
 	struct json_object *file = json_object_new_object();
-	struct json_out away = {.out = out};
 	const char *error = keep_error(f->keep);
-	const uint64_t now = clock_ms();
 	size_t n = 0;
 
 	(void)evbuffer_add_printf(out, "],\n\"drained_away\":[");
-	for (const struct away *a = keep_first(f->keep); a != NULL; a = TAILQ_NEXT(a, link))
-		put_away(&away, a, now);
+	put_all_away(f, out, false);
+	(void)evbuffer_add_printf(out, "],\n\"weights_away\":[");
+	put_all_away(f, out, true);
 	(void)evbuffer_add_printf(out, "],\n\"state_file\":");
 	add_text(file, "path", keep_path(f->keep));
 	add_text(file, "error", error != NULL && error[0] != '\0' ? error : NULL);

@@ -63,7 +63,8 @@ struct control {
 /* `words`: the arguments after the command; "" if the command takes none. */
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
-	cmd_status_json, cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight;
+	cmd_status_json, cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight,
+	cmd_weight;
 
 static const struct {
 	const char *line;
@@ -81,6 +82,7 @@ static const struct {
 	{"drain", cmd_drain, true},
 	{"undrain", cmd_undrain, true},
 	{"in-flight", cmd_in_flight, true},
+	{"weight", cmd_weight, true},
 	{"ping", cmd_ping, false},
 };
 
@@ -199,6 +201,13 @@ cmd_in_flight(struct client *cl, const char *words, struct evbuffer *out)
 }
 
 static void
+cmd_weight(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)out;
+	run_drain(cl, DRAIN_WEIGHT, words);
+}
+
+static void
 cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
 {
 	(void)cl;
@@ -277,7 +286,7 @@ run_line(struct client *cl, const char *line)
 	}
 	(void)evbuffer_add_printf(out,
 		"ERR unknown command; known: reload, reload dry-run, config diff, upgrade, status, status json, "
-		"workers, check, drain, undrain, in-flight, ping\n");
+		"workers, check, drain, undrain, in-flight, weight, ping\n");
 }
 
 /*

@@ -2,7 +2,7 @@
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
  *   reload | reload dry-run | config diff | upgrade | status | status json | workers | check | ping
- *   drain | undrain | in-flight, each with ENDPOINT [role=ROLE] [pool=POOL]
+ *   drain | undrain | in-flight | weight N | weight default, each with endpoints (master/fleet/wanted.h)
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
  * configuration is in force or refused, an upgrade when the new instance has proven itself or has failed.  Commands may follow each other: each is run when the answer to

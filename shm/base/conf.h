@@ -89,12 +89,14 @@ struct conf_ports {
 
 #define READY_BY_PORTS (-1) /* as many ready messages as the decode endpoint has init ports */
 
+#define CONF_WEIGHT_MAX 100
+
 struct conf_endpoint {
 	char *url; /* as written; valid by http_url_parse() */
 	enum role role;
 	char *label;             /* from an endpoints_file or flags, or NULL */
 	uint32_t max_inflight;   /* 0 = no limit */
-	uint32_t weight;         /* share relative to other endpoints: 1 to 100 */
+	uint32_t weight;         /* share relative to other endpoints: 1 to CONF_WEIGHT_MAX */
 	char *group;             /* rack, NVLink domain; or NULL */
 	char *bootstrap_host;    /* SGLang prefill; NULL: learned, else the host of the URL */
 	uint32_t bootstrap_port; /* 0: learned */
