@@ -1,0 +1,127 @@
+"""What an operator asks and sets with pdctl: weights, whole hosts and groups, the log's level, where requests are."""
+import json
+import signal
+
+import pytest
+
+from procs import Load, wait
+from test_upgrade import Instances
+
+
+def said(r, *args, code=0):
+    done = r.ctl(*args)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def shown(r, url):
+    return next(e for e in r.status()["fleet"]["endpoints"] if e["url"] == url)
+
+
+def asked(engine):
+    return engine.metric("pdsim:requests_total", path="/v1/completions") or 0
+
+
+def shares(r, d, n):
+    """How many of n requests each engine gets."""
+    before = [asked(e) for e in d]
+    for _ in range(n):
+        assert r.complete(max_tokens=1).status == 200
+    return [asked(e) - b for e, b in zip(d, before)]
+
+
+def restart(world, r, sig=signal.SIGTERM):
+    if sig == signal.SIGTERM:
+        r.check()
+    else:
+        r.stop(sig)
+        world.routers.remove(r)
+    r.config.pop("listen"), r.config.pop("control_socket")
+    return world.router(**r.config).wait_all_up()
+
+
+def test_a_weight_counts_at_once_in_all_workers(world):
+    """Without a new generation; the metric and the status have it."""
+    r, _, d = world.pd(1, 2, workers=3, pool={"policy": "round_robin"})
+    generation, pids = r.metric("generation"), r.children()
+    assert said(r, "weight", d[0].url, "9") == f"weight 9: {d[0].url}, decode of pool sim-model: was 1\n"
+    got = shares(r, d, 60)
+    assert got[0] >= 48 and sum(got) == 60, got
+    assert r.metric("generation") == generation and r.children() == pids
+    assert r.metric("endpoint_weight", engine=d[0].url) == 9
+    assert (shown(r, d[0].url)["weight"], shown(r, d[0].url)["configured_weight"]) == (9, 1)
+    assert " 9 (1) " in said(r, "status")
+    assert said(r, "weight", d[0].url, "default") == f"weight 1 as configured: {d[0].url}, decode of pool sim-model: was 9\n"
+    got = shares(r, d, 40)
+    assert abs(got[0] - got[1]) <= 6, got
+    assert "a weight of 1 to 100 is needed" in r.ctl("weight", d[0].url, "101").stderr
+
+
+def test_a_weight_outlives_reload_and_restart_until_the_configuration_has_another(world):
+    r, p, d = world.pd(1, 2, state_file=str(world.dir / "state.json"))
+    said(r, "weight", d[0].url, "9")
+    assert json.loads((world.dir / "state.json").read_text())["weights"] == [
+        {"pool": "sim-model", "role": "decode", "url": d[0].url, "weight": 9, "configured": 1}]
+    r.reload(client={"id_header": "X-A"})
+    assert shown(r, d[0].url)["weight"] == 9
+    for sig in (signal.SIGTERM, signal.SIGKILL):
+        r = restart(world, r, sig)
+        assert shown(r, d[0].url)["weight"] == 9 and r.metric("endpoint_weight", engine=d[0].url) == 9
+    r.reload(pools=[world.pool(p, [{"url": d[0].url, "weight": 3}, d[1]])])
+    assert shown(r, d[0].url)["weight"] == 3
+    assert len(r.lines("weight of pdctl ended: the configuration has another one than before")) == 1
+    assert "weights" not in json.loads((world.dir / "state.json").read_text())
+
+
+@pytest.mark.usefixtures("reaper")
+def test_a_weight_outlives_an_upgrade(world):
+    p, d = world.engine("prefill"), [world.engine("decode") for _ in range(2)]
+    one = Instances(world, world.pool([p], d))
+    said(one.r, "weight", d[0].url, "9")
+    one.upgrade()
+    assert shown(one.r, d[0].url)["weight"] == 9 and one.r.metric("endpoint_weight", engine=d[0].url) == 9
+    one.only_one_left()
+
+
+def test_all_engines_of_a_host_and_of_a_group(world):
+    p, d = [world.engine("prefill") for _ in range(2)], [world.engine("decode") for _ in range(2)]
+    a, b = [[{"url": e.url, "group": g} for e, g in zip(es, "ab")] for es in (p, d)]
+    r = world.router(world.pool(a, b)).wait_all_up()
+    out = said(r, "drain", "--group", "a", "--wait", "--timeout", "20")
+    assert f"draining: {p[0].url}" in out and f"draining: {d[0].url}" in out and p[1].url not in out
+    assert "They get no new requests" in out and "Nothing is in flight there any more" in out
+    assert [shown(r, e.url)["drained"] for e in (*p, *d)] == [True, False, True, False]
+    assert said(r, "undrain", "--group", "a", "--when-up", "--timeout", "20").endswith("s.\n")
+    assert [shown(r, e.url)["state"] for e in (*p, *d)] == ["up"] * 4
+    out = said(r, "drain", "--host", "127.0.0.1", "--role", "decode")
+    assert d[0].url in out and d[1].url in out and "new requests get 503" in out and p[0].url not in out
+    said(r, "undrain", "--host", "127.0.0.1")
+    assert not any(shown(r, e.url)["drained"] for e in (*p, *d))
+    assert "no endpoint of host 10.9.9.9" in r.ctl("drain", "--host", "10.9.9.9").stderr
+    assert "no endpoint of group c" in r.ctl("drain", "--group", "c").stderr
+
+
+def test_undrained_when_up_gets_no_request_before(world):
+    """The command returns when the engine is up, or says after --timeout that it is not."""
+    r, _, d = world.pd(1, 2)
+    said(r, "drain", d[0].url)
+    d[0].stop()
+    wait("down", lambda: shown(r, d[0].url)["else"] == "down")
+    done = r.ctl("undrain", d[0].url, "--when-up", "--timeout", "0.2")
+    assert done.returncode == 3 and "0 of 1 up after 0.2 s; it gets requests as soon as it is up" in done.stderr
+    load = Load(2, lambda _: r.complete(max_tokens=1).status == 200)
+    wait("requests", lambda: load.done > 20)
+    load.stop()
+    assert load.bad == []
+
+
+def test_every_command_answers_in_json(world):
+    r, _, d = world.pd(1, 2)
+    for args in (["ping"], ["workers"], ["check"], ["config", "diff"], ["reload", "--dry-run"], ["drain", d[0].url, "--wait"],
+                 ["undrain", d[0].url], ["weight", d[0].url, "2"], ["version"], ["reload"]):
+        got = json.loads(said(r, *args, "--json"))
+        assert got["error"] is None and isinstance(got["lines"], list), got
+    assert json.loads(said(r, "check", "--json"))["lines"] == ["ok"]
+    assert json.loads(said(r, "status", "--json"))["fleet"]["endpoints"]
+    failed = json.loads(said(r, "drain", "h:1", "--json", code=1))
+    assert failed["error"].startswith("no such endpoint: h:1") and failed["lines"] == []
