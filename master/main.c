@@ -273,6 +273,12 @@ ctl_preview(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t s
 	return reload_preview(((struct master *)arg)->reload, dry_run, out, error, size);
 }
 
+static int
+ctl_log_level(void *arg, const char *word, struct evbuffer *out)
+{
+	return reload_log_level(((struct master *)arg)->reload, word, out);
+}
+
 static void
 ctl_workers(void *arg, struct evbuffer *out)
 {
@@ -315,6 +321,7 @@ static void
 ctl_status(void *arg, struct evbuffer *out, bool json)
 {
 	struct master *m = arg;
+	const char *own = reload_own_level(m->reload);
 
 	(void)evbuffer_add_printf(out,
 		json ? "{\"version\":\"%s\",\"state\":\"%s\",\"config\":%llu,\"uptime_s\":%llu,\"generations\":%u,"
@@ -324,7 +331,12 @@ ctl_status(void *arg, struct evbuffer *out, bool json)
 		(unsigned long long)reload_number(m->reload),
 		(unsigned long long)((clock_ms() - m->started_ms) / 1000),
 		procs_generations(m->procs), m->seg->hdr->instance, (long)getpid());
+	if (!json && own != NULL)
+		(void)evbuffer_add_printf(out, "log_level=%s by pdctl\n", own);
 	takeover_status(m->takeover, out, json);
+	if (json)
+		(void)evbuffer_add_printf(out, ",\"log_level_set\":%s%s%s", own != NULL ? "\"" : "",
+			own != NULL ? own : "null", own != NULL ? "\"" : "");
 	if (json)
 		(void)evbuffer_add_printf(out, ",\"processes\":");
 	procs_status(m->procs, out, json);
@@ -647,6 +659,7 @@ step_control(struct master *m)
 	struct control_hooks hooks = {.reload = ctl_reload,
 		.upgrade = ctl_upgrade,
 		.preview = ctl_preview,
+		.log_level = ctl_log_level,
 		.status = ctl_status,
 		.workers = ctl_workers,
 		.drain = ctl_drain,

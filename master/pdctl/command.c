@@ -17,6 +17,8 @@ const struct command commands[] = {
 		"ends a drain or an ejection: ENGINE gets new requests again, as soon as it is up"},
 	{"weight", "ENGINE N|default", 1, TAKES_ENGINES, false, false, false,
 		"gives ENGINE the weight N (1 to 100), or that of the configuration"},
+	{"log-level", "error|warn|info|debug", 1, 0, false, false, false,
+		"all processes log from this level on, until the next reload"},
 	{"workers", "", 0, 0, false, false, false, "the processes"},
 	{"check", "", 0, 0, false, false, false,
 		"checks the shared memory; prints ok, or the broken invariants and exits 1"},

@@ -64,7 +64,7 @@ struct control {
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
 	cmd_status_json, cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight,
-	cmd_weight;
+	cmd_weight, cmd_log_level;
 
 static const struct {
 	const char *line;
@@ -83,6 +83,7 @@ static const struct {
 	{"undrain", cmd_undrain, true},
 	{"in-flight", cmd_in_flight, true},
 	{"weight", cmd_weight, true},
+	{"log-level", cmd_log_level, true},
 	{"ping", cmd_ping, false},
 };
 
@@ -207,6 +208,25 @@ cmd_weight(struct client *cl, const char *words, struct evbuffer *out)
 	run_drain(cl, DRAIN_WEIGHT, words);
 }
 
+/* The answer of a hook: its lines, or its reason. */
+static void
+finish(struct evbuffer *out, struct evbuffer *text, int r)
+{
+	if (r != 0)
+		(void)evbuffer_add_printf(out, "ERR ");
+	(void)evbuffer_add_buffer(out, text);
+	(void)evbuffer_add_printf(out, r == 0 ? "OK\n" : "\n");
+	evbuffer_free(text);
+}
+
+static void
+cmd_log_level(struct client *cl, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *text = evbuffer_new();
+
+	finish(out, text, cl->ctl->hooks.log_level(cl->ctl->hooks.arg, words, text));
+}
+
 static void
 cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
 {
@@ -286,7 +306,7 @@ run_line(struct client *cl, const char *line)
 	}
 	(void)evbuffer_add_printf(out,
 		"ERR unknown command; known: reload, reload dry-run, config diff, upgrade, status, status json, "
-		"workers, check, drain, undrain, in-flight, weight, ping\n");
+		"workers, check, drain, undrain, in-flight, weight, log-level, ping\n");
 }
 
 /*

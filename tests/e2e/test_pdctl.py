@@ -115,10 +115,31 @@ def test_undrained_when_up_gets_no_request_before(world):
     assert load.bad == []
 
 
+def test_the_log_level_is_set_without_the_file(world):
+    """In all processes, also in workers that start later; a reload sets that of the file again."""
+    r, _, _ = world.pd(workers=2, log_level="info")
+    assert said(r, "log-level", "error") == "log_level error until the next reload; configured: info\n"
+    assert "log_level=error by pdctl\n" in said(r, "status") and r.status()["log_level_set"] == "error"
+    ended = len(r.lines("request"))
+    killed = r.children()[0]
+    r.murder(killed)
+    wait("another worker", lambda: killed not in r.children() and r.ctl("workers").stdout.count("state=ready") >= 2)
+    for _ in range(8):
+        assert r.complete(max_tokens=1).status == 200
+    assert len(r.lines("request")) == ended
+    said(r, "log-level", "info")
+    assert r.status()["log_level_set"] is None and r.complete(max_tokens=1).status == 200
+    wait("its line", lambda: len(r.lines("request")) > ended)
+    said(r, "log-level", "error")
+    r.reload()
+    assert r.status()["log_level_set"] is None and "by pdctl" not in said(r, "status")
+    assert "error, warn, info or debug is needed, not loud" in r.ctl("log-level", "loud").stderr
+
+
 def test_every_command_answers_in_json(world):
     r, _, d = world.pd(1, 2)
     for args in (["ping"], ["workers"], ["check"], ["config", "diff"], ["reload", "--dry-run"], ["drain", d[0].url, "--wait"],
-                 ["undrain", d[0].url], ["weight", d[0].url, "2"], ["version"], ["reload"]):
+                 ["undrain", d[0].url], ["weight", d[0].url, "2"], ["log-level", "debug"], ["version"], ["reload"]):
         got = json.loads(said(r, *args, "--json"))
         assert got["error"] is None and isinstance(got["lines"], list), got
     assert json.loads(said(r, "check", "--json"))["lines"] == ["ok"]
