@@ -26,6 +26,7 @@
 #include "master/supervise/drains.h"
 #include "master/supervise/identity.h"
 #include "master/supervise/inherit.h"
+#include "master/fleet/explain.h"
 #include "master/fleet/fleet.h"
 #include "master/fleet/status.h"
 #include "master/fleet/waiters.h"
@@ -271,6 +272,12 @@ static int
 ctl_preview(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size)
 {
 	return reload_preview(((struct master *)arg)->reload, dry_run, out, error, size);
+}
+
+static int
+ctl_explain(void *arg, const char *what, struct evbuffer *out)
+{
+	return explain(((struct master *)arg)->fleet, what, out);
 }
 
 static int
@@ -659,6 +666,7 @@ step_control(struct master *m)
 	struct control_hooks hooks = {.reload = ctl_reload,
 		.upgrade = ctl_upgrade,
 		.preview = ctl_preview,
+		.explain = ctl_explain,
 		.log_level = ctl_log_level,
 		.status = ctl_status,
 		.workers = ctl_workers,

@@ -15,6 +15,8 @@ const struct command commands[] = {
 		"gives ENGINE (URL or host:port) no new requests, until undrain"},
 	{"undrain", "ENGINE", 0, TAKES_ENGINES | TAKES_WHEN_UP | TAKES_TIMEOUT, false, false, false,
 		"ends a drain or an ejection: ENGINE gets new requests again, as soon as it is up"},
+	{"explain", "MODEL", 1, TAKES_PROMPT, false, true, false,
+		"which engines a request could go to now, and why not to the others; sends nothing"},
 	{"weight", "ENGINE N|default", 1, TAKES_ENGINES, false, false, false,
 		"gives ENGINE the weight N (1 to 100), or that of the configuration"},
 	{"log-level", "error|warn|info|debug", 1, 0, false, false, false,
@@ -41,6 +43,7 @@ const struct option_row option_rows[] = {
 	{"when-up", NULL, TAKES_WHEN_UP, "returns when they are up and get requests", 0},
 	{"timeout", "SECONDS", TAKES_TIMEOUT, "longest wait of --wait or --when-up; then exits 3", 0},
 	{"dry-run", NULL, TAKES_DRY_RUN, "says what the reload would do", 0},
+	{"prompt", "FILE", TAKES_PROMPT, "the text of the prompt", 0},
 	{"help", NULL, TAKES_ALL, "prints this", 'h'},
 	{"version", NULL, TAKES_ALL, "prints the version of pdctl", 'V'},
 };

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,8 +32,10 @@ struct line {
 	char **words;     /* the rest, up to NULL */
 	int nwords;
 	/* values of options, "" of those without a value; NULL: not given */
-	const char *socket, *json, *role, *pool, *host, *group, *wait, *when_up, *timeout, *dry_run;
+	const char *socket, *json, *role, *pool, *host, *group, *wait, *when_up, *timeout, *dry_run,
+		*prompt;
 	double timeout_s; /* INFINITY: none given */
+	char tokens[32];  /* of --prompt */
 };
 
 static void
@@ -104,6 +107,8 @@ compose(const struct line *l, const char *name, char ret[static LINE_MAX_BYTES])
 		add_word(ret, "json", "");
 	if (l->dry_run != NULL)
 		add_word(ret, "dry-run", "");
+	if (l->prompt != NULL)
+		add_word(ret, "tokens=", l->tokens);
 	for (int i = engine; i < l->nwords && name == l->name; i++)
 		add_word(ret, "", l->words[i]);
 	if (engine)
@@ -273,7 +278,8 @@ value_of(struct line *l, const char *name)
 		const char **at;
 	} values[] = {{"socket", &l->socket}, {"json", &l->json}, {"role", &l->role},
 		{"pool", &l->pool}, {"host", &l->host}, {"group", &l->group}, {"wait", &l->wait},
-		{"when-up", &l->when_up}, {"timeout", &l->timeout}, {"dry-run", &l->dry_run}};
+		{"when-up", &l->when_up}, {"timeout", &l->timeout}, {"dry-run", &l->dry_run},
+		{"prompt", &l->prompt}};
 
 	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
 		if (strcmp(values[i].name, name) == 0)
@@ -307,6 +313,20 @@ check_timeout(struct line *l)
 	return 0;
 }
 
+/* As workers estimate it: four bytes are a token. */
+static int
+measure_prompt(struct line *l)
+{
+	struct stat st;
+
+	if (l->prompt == NULL)
+		return 0;
+	if (stat(l->prompt, &st) == -1)
+		return print_fail(l->prompt, strerror(errno));
+	(void)snprintf(l->tokens, sizeof(l->tokens), "%lld", ((long long)st.st_size + 3) / 4);
+	return 0;
+}
+
 static int
 check_words(const struct line *l)
 {
@@ -337,6 +357,8 @@ run(struct line *l)
 		return wrong("%s is not a command", l->name);
 	if ((r = check_options(l)) != 0 || (r = check_timeout(l)) != 0 || (r = check_words(l)) != 0)
 		return r;
+	if (measure_prompt(l) != 0)
+		return 1;
 	return l->command->local ? run_local(l) : talk(l);
 }
 

@@ -64,7 +64,7 @@ struct control {
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
 	cmd_status_json, cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight,
-	cmd_weight, cmd_log_level;
+	cmd_weight, cmd_log_level, cmd_explain;
 
 static const struct {
 	const char *line;
@@ -84,6 +84,7 @@ static const struct {
 	{"in-flight", cmd_in_flight, true},
 	{"weight", cmd_weight, true},
 	{"log-level", cmd_log_level, true},
+	{"explain", cmd_explain, true},
 	{"ping", cmd_ping, false},
 };
 
@@ -228,6 +229,14 @@ cmd_log_level(struct client *cl, const char *words, struct evbuffer *out)
 }
 
 static void
+cmd_explain(struct client *cl, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *text = evbuffer_new();
+
+	finish(out, text, cl->ctl->hooks.explain(cl->ctl->hooks.arg, words, text));
+}
+
+static void
 cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
 {
 	(void)cl;
@@ -306,7 +315,7 @@ run_line(struct client *cl, const char *line)
 	}
 	(void)evbuffer_add_printf(out,
 		"ERR unknown command; known: reload, reload dry-run, config diff, upgrade, status, status json, "
-		"workers, check, drain, undrain, in-flight, weight, log-level, ping\n");
+		"workers, check, drain, undrain, in-flight, weight, log-level, explain, ping\n");
 }
 
 /*

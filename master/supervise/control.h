@@ -2,7 +2,7 @@
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
  *   reload | reload dry-run | config diff | upgrade | status | status json | workers | check | ping
- *   log-level LEVEL
+ *   log-level LEVEL | explain [json] [tokens=N] MODEL
  *   drain | undrain | in-flight | weight N | weight default, each with endpoints (master/fleet/wanted.h)
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
@@ -29,7 +29,8 @@ struct control_hooks {
 	const char *(*upgrade)(void *arg);
 	/* what a reload would change, in lines of text.  0, or -1 with the reason in error */
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
-	/* 0, or -1 with the reason in *out */
+	/* Each returns 0, or -1 with the reason in *out. */
+	int (*explain)(void *arg, const char *what, struct evbuffer *out);
 	int (*log_level)(void *arg, const char *word, struct evbuffer *out);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);

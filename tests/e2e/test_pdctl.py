@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from procs import Load, wait
+from procs import MODEL, Load, wait
 from test_upgrade import Instances
 
 
@@ -113,6 +113,45 @@ def test_undrained_when_up_gets_no_request_before(world):
     wait("requests", lambda: load.done > 20)
     load.stop()
     assert load.bad == []
+
+
+def test_explain_says_who_could_be_chosen_and_why_the_others_could_not(world):
+    """Without sending anything; a drained, a down and a full engine."""
+    p, d = [world.engine("prefill") for _ in range(2)], [world.engine("decode", token_delay=100) for _ in range(4)]
+    pool = world.pool(p, [{"url": d[0].url, "max_inflight": 1}, {"url": d[1].url, "weight": 4}, d[2], d[3]], policy="least_loaded")
+    r = world.router(pool).wait_all_up()
+    said(r, "weight", d[0].url, "100")  # it is chosen first
+    said(r, "drain", d[2].url)
+    d[3].stop()
+    wait("down", lambda: shown(r, d[3].url)["state"] == "down")
+    c = r.open_stream(n=100)
+    c.head()
+    before = [len(e.requests()) for e in (*p, *d[:3])]
+    got = json.loads(said(r, "explain", MODEL, "--json"))
+    decode = {e["url"]: e for e in got["roles"]["decode"]["engines"]}
+    assert (got["model"], got["pool"], got["roles"]["prefill"]["can_be_chosen"], got["roles"]["decode"]["can_be_chosen"]) == (MODEL, MODEL, 2, 1)
+    assert [decode[e.url]["why"] for e in d] == ["full", None, "drained", "down"]
+    assert decode[d[1].url]["can_be_chosen"] and (decode[d[1].url]["weight"], decode[d[1].url]["score"]) == (4, 0.25)
+    assert (decode[d[0].url]["in_flight"], decode[d[0].url]["max_inflight"]) == (1, 1) and decode[d[3].url]["detail"]
+    text = said(r, "explain", MODEL)
+    assert "decode: policy least_loaded, load requests; 1 of 4 can be chosen\n" in text and f"  full          {d[0].url}  in-flight 1/1" in text
+    assert [len(e.requests()) for e in (*p, *d[:3])] == before
+    c.reset()
+    assert r.ctl("explain", "none").stderr == "no pool serves the model none\n"
+    prompt = world.file("prompt.txt")
+    prompt.write_text("x" * 4000)
+    assert json.loads(said(r, "explain", MODEL, "--prompt", str(prompt), "--json"))["tokens"] == 1000
+
+
+def test_explain_with_groups_that_must_match(world):
+    """The other model of the pool, and a group without an engine of the other role."""
+    p, d = [world.engine("prefill") for _ in range(2)], [world.engine("decode") for _ in range(2)]
+    a, b = [[{"url": e.url, "group": g} for e, g in zip(es, "ab")] for es in (p, d)]
+    r = world.router(world.pool(a, b, pairing="require")).wait_all_up()
+    said(r, "drain", d[0].url)
+    got = json.loads(said(r, "explain", MODEL, "--json"))["roles"]
+    assert [(e["url"], e["why"], e["group"]) for e in got["prefill"]["engines"]] == [(p[0].url, "group", "a"), (p[1].url, None, "b")]
+    assert [(e["url"], e["why"]) for e in got["decode"]["engines"]] == [(d[0].url, "drained"), (d[1].url, None)]
 
 
 def test_the_log_level_is_set_without_the_file(world):
