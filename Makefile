@@ -252,7 +252,7 @@ lint:
 	@tests/lint/run.sh
 format:
 	@tests/tools/format.sh
-# the manual pages that are made from tables of the source
+# the manual pages and completions that are made from tables of the source
 docs:
 	@tests/tools/man.py
 
@@ -269,6 +269,9 @@ install: all
 	sed 's,\.\./etc/docs/,,g' systemd/README.md > $(DESTDIR)$(PREFIX)/share/doc/pdrouter/systemd.md
 	chmod 644 $(DESTDIR)$(PREFIX)/share/doc/pdrouter/systemd.md
 	set -e; umask 022; for s in 5 7 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s; for p in etc/man/*.$$s; do sed 's,/usr/local,$(PREFIX),g' $$p > $(DESTDIR)$(PREFIX)/share/man/man$$s/$${p##*/}; done; done
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	install -m 644 etc/completion/pdctl.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pdctl
+	install -m 644 etc/completion/_pdctl $(DESTDIR)$(PREFIX)/share/zsh/site-functions/
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/monitoring
 	install -d $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies
 	install -m 644 etc/proxies/* $(DESTDIR)$(PREFIX)/share/doc/pdrouter/proxies/

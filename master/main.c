@@ -28,6 +28,7 @@
 #include "master/supervise/inherit.h"
 #include "master/fleet/explain.h"
 #include "master/fleet/fleet.h"
+#include "master/fleet/requests.h"
 #include "master/fleet/status.h"
 #include "master/fleet/waiters.h"
 #include "master/supervise/listen.h"
@@ -278,6 +279,18 @@ static int
 ctl_explain(void *arg, const char *what, struct evbuffer *out)
 {
 	return explain(((struct master *)arg)->fleet, what, out);
+}
+
+static int
+ctl_requests(void *arg, const char *what, struct evbuffer *out)
+{
+	return requests_list(((struct master *)arg)->fleet, what, out);
+}
+
+static int
+ctl_request(void *arg, const char *what, struct evbuffer *out)
+{
+	return requests_find(((struct master *)arg)->fleet, what, out);
 }
 
 static int
@@ -545,6 +558,10 @@ step_memory(struct master *m)
 		.max_api_keys = m->first->max_api_keys,
 		.span_bytes = (uint32_t)((m->first->trace_ring_bytes + SHM_LINE - 1) / SHM_LINE *
 					 SHM_LINE),
+		.running_requests = m->first->running_requests,
+		/* with as many workers as now the rings have as many as are configured */
+		.kept_requests =
+			(m->first->recent_requests + m->first->workers - 1) / m->first->workers,
 		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);
@@ -667,6 +684,8 @@ step_control(struct master *m)
 		.upgrade = ctl_upgrade,
 		.preview = ctl_preview,
 		.explain = ctl_explain,
+		.requests = ctl_requests,
+		.request = ctl_request,
 		.log_level = ctl_log_level,
 		.status = ctl_status,
 		.workers = ctl_workers,

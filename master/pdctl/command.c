@@ -17,6 +17,10 @@ const struct command commands[] = {
 		"ends a drain or an ejection: ENGINE gets new requests again, as soon as it is up"},
 	{"explain", "MODEL", 1, TAKES_PROMPT, false, true, false,
 		"which engines a request could go to now, and why not to the others; sends nothing"},
+	{"requests", "", 0, TAKES_SLOWER, false, true, false,
+		"the requests in flight; with --slower also those that have ended, and took so long"},
+	{"request", "ID", 1, 0, false, true, false,
+		"where this request is now, or how it ended if it is among the last 10,000"},
 	{"weight", "ENGINE N|default", 1, TAKES_ENGINES, false, false, false,
 		"gives ENGINE the weight N (1 to 100), or that of the configuration"},
 	{"log-level", "error|warn|info|debug", 1, 0, false, false, false,
@@ -44,6 +48,7 @@ const struct option_row option_rows[] = {
 	{"timeout", "SECONDS", TAKES_TIMEOUT, "longest wait of --wait or --when-up; then exits 3", 0},
 	{"dry-run", NULL, TAKES_DRY_RUN, "says what the reload would do", 0},
 	{"prompt", "FILE", TAKES_PROMPT, "the text of the prompt", 0},
+	{"slower", "TIME", TAKES_SLOWER, "requests that take, or took, at least 10s, 500ms ...", 0},
 	{"help", NULL, TAKES_ALL, "prints this", 'h'},
 	{"version", NULL, TAKES_ALL, "prints the version of pdctl", 'V'},
 };

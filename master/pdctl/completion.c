@@ -34,9 +34,9 @@ put_bash(void)
 	(void)printf(
 		"# Made by `pdctl completion bash` (make docs): do not edit.\n"
 		"_pdctl() {\n"
-		"\tlocal word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command= skip= w words\n"
+		"\tlocal word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command='' skip='' w words\n"
 		"\tfor w in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
-		"\t\tif [ -n \"$skip\" ]; then skip=; continue; fi\n"
+		"\t\tif [ -n \"$skip\" ]; then skip=''; continue; fi\n"
 		"\t\tcase $w in\n\t\t-s");
 	for (size_t i = 0; i < noptions; i++)
 		if (option_rows[i].value != NULL)

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +34,10 @@ struct line {
 	int nwords;
 	/* values of options, "" of those without a value; NULL: not given */
 	const char *socket, *json, *role, *pool, *host, *group, *wait, *when_up, *timeout, *dry_run,
-		*prompt;
+		*prompt, *slower;
 	double timeout_s; /* INFINITY: none given */
 	char tokens[32];  /* of --prompt */
+	char slower_ms[32];
 };
 
 static void
@@ -109,6 +111,8 @@ compose(const struct line *l, const char *name, char ret[static LINE_MAX_BYTES])
 		add_word(ret, "dry-run", "");
 	if (l->prompt != NULL)
 		add_word(ret, "tokens=", l->tokens);
+	if (l->slower != NULL)
+		add_word(ret, "slower=", l->slower_ms);
 	for (int i = engine; i < l->nwords && name == l->name; i++)
 		add_word(ret, "", l->words[i]);
 	if (engine)
@@ -279,7 +283,7 @@ value_of(struct line *l, const char *name)
 	} values[] = {{"socket", &l->socket}, {"json", &l->json}, {"role", &l->role},
 		{"pool", &l->pool}, {"host", &l->host}, {"group", &l->group}, {"wait", &l->wait},
 		{"when-up", &l->when_up}, {"timeout", &l->timeout}, {"dry-run", &l->dry_run},
-		{"prompt", &l->prompt}};
+		{"prompt", &l->prompt}, {"slower", &l->slower}};
 
 	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
 		if (strcmp(values[i].name, name) == 0)
@@ -311,6 +315,28 @@ check_timeout(struct line *l)
 	if (end != NULL && (end == l->timeout || *end != '\0' || !(l->timeout_s >= 0)))
 		return wrong("--timeout %s: a number of seconds is needed", l->timeout);
 	return 0;
+}
+
+/* 0, or 2 after a message about the error. */
+static int
+check_slower(struct line *l)
+{
+	static const struct {
+		const char *unit;
+		double ms;
+	} units[] = {{"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}};
+	char *end = NULL;
+	double n;
+
+	if (l->slower == NULL)
+		return 0;
+	n = strtod(l->slower, &end);
+	for (size_t i = 0; end != l->slower && n >= 0 && i < sizeof(units) / sizeof(units[0]); i++)
+		if (strcmp(end, units[i].unit) == 0 && n * units[i].ms < UINT32_MAX) {
+			(void)snprintf(l->slower_ms, sizeof(l->slower_ms), "%.0f", n * units[i].ms);
+			return 0;
+		}
+	return wrong("--slower %s: a time such as 10s or 500ms is needed", l->slower);
 }
 
 /* As workers estimate it: four bytes are a token. */
@@ -355,7 +381,8 @@ run(struct line *l)
 	l->command = command_named(l->name);
 	if (l->command == NULL)
 		return wrong("%s is not a command", l->name);
-	if ((r = check_options(l)) != 0 || (r = check_timeout(l)) != 0 || (r = check_words(l)) != 0)
+	if ((r = check_options(l)) != 0 || (r = check_timeout(l)) != 0 ||
+		(r = check_words(l)) != 0 || (r = check_slower(l)) != 0)
 		return r;
 	if (measure_prompt(l) != 0)
 		return 1;

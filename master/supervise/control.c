@@ -64,7 +64,7 @@ struct control {
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
 	cmd_status_json, cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight,
-	cmd_weight, cmd_log_level, cmd_explain;
+	cmd_weight, cmd_log_level, cmd_explain, cmd_requests, cmd_request;
 
 static const struct {
 	const char *line;
@@ -85,6 +85,8 @@ static const struct {
 	{"weight", cmd_weight, true},
 	{"log-level", cmd_log_level, true},
 	{"explain", cmd_explain, true},
+	{"requests", cmd_requests, true},
+	{"request", cmd_request, true},
 	{"ping", cmd_ping, false},
 };
 
@@ -237,6 +239,22 @@ cmd_explain(struct client *cl, const char *words, struct evbuffer *out)
 }
 
 static void
+cmd_requests(struct client *cl, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *text = evbuffer_new();
+
+	finish(out, text, cl->ctl->hooks.requests(cl->ctl->hooks.arg, words, text));
+}
+
+static void
+cmd_request(struct client *cl, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *text = evbuffer_new();
+
+	finish(out, text, cl->ctl->hooks.request(cl->ctl->hooks.arg, words, text));
+}
+
+static void
 cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
 {
 	(void)cl;
@@ -315,7 +333,7 @@ run_line(struct client *cl, const char *line)
 	}
 	(void)evbuffer_add_printf(out,
 		"ERR unknown command; known: reload, reload dry-run, config diff, upgrade, status, status json, "
-		"workers, check, drain, undrain, in-flight, weight, log-level, explain, ping\n");
+		"workers, check, drain, undrain, in-flight, weight, log-level, explain, requests, request, ping\n");
 }
 
 /*

@@ -3,6 +3,7 @@
  *
  *   reload | reload dry-run | config diff | upgrade | status | status json | workers | check | ping
  *   log-level LEVEL | explain [json] [tokens=N] MODEL
+ *   requests [json] [slower=MS] | request [json] ID
  *   drain | undrain | in-flight | weight N | weight default, each with endpoints (master/fleet/wanted.h)
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
@@ -31,6 +32,8 @@ struct control_hooks {
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
 	/* Each returns 0, or -1 with the reason in *out. */
 	int (*explain)(void *arg, const char *what, struct evbuffer *out);
+	int (*requests)(void *arg, const char *what, struct evbuffer *out);
+	int (*request)(void *arg, const char *what, struct evbuffer *out);
 	int (*log_level)(void *arg, const char *word, struct evbuffer *out);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);

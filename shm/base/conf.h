@@ -380,9 +380,11 @@ struct conf {
 	enum log_to log_to; /* a change needs a restart */
 	/* sizes of the shared memory: a change needs a restart */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
-	uint32_t queue_slots;    /* of each pool: requests that can wait */
-	uint32_t client_entries; /* clients whose limits are tracked; a multiple of 8 */
-	uint32_t max_api_keys;   /* rows of the api_keys_file */
+	uint32_t queue_slots;      /* of each pool: requests that can wait */
+	uint32_t running_requests; /* of each worker: requests in flight that pdctl shows */
+	uint32_t recent_requests;  /* of all workers: requests that have ended, and pdctl shows */
+	uint32_t client_entries;   /* clients whose limits are tracked; a multiple of 8 */
+	uint32_t max_api_keys;     /* rows of the api_keys_file */
 
 	/* settings that a worker reads at its start: a change starts a new generation */
 	uint32_t workers; /* `auto` already resolved */

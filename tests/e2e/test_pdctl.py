@@ -1,10 +1,12 @@
 """What an operator asks and sets with pdctl: weights, whole hosts and groups, the log's level, where requests are."""
 import json
+import re
 import signal
+import subprocess
 
 import pytest
 
-from procs import MODEL, Load, wait
+from procs import MODEL, ROOT, Load, wait
 from test_upgrade import Instances
 
 
@@ -154,6 +156,63 @@ def test_explain_with_groups_that_must_match(world):
     assert [(e["url"], e["why"]) for e in got["decode"]["engines"]] == [(d[0].url, "drained"), (d[1].url, None)]
 
 
+def requests(r, *args):
+    return json.loads(said(r, "requests", *args, "--json"))["requests"]
+
+
+def test_where_a_request_is_now_and_how_it_ended(world):
+    """In the queue, at its engines, in its answer; then among the last that have ended."""
+    p, d = world.engine("prefill"), world.engine("decode", token_delay=20)
+    r = world.router(world.pool([p], [{"url": d.url, "max_inflight": 1}], queue_size=10, queue_timeout="60s"), workers=2).wait_all_up()
+    ids = [("X-Request-Id", "first")], [("X-Request-Id", "second")]
+    first = r.open_stream(n=10000, headers=ids[0])
+    first.head()
+    second = r.open_stream(n=2, headers=ids[1], stream_options={"include_usage": True})
+    wait("it to wait", lambda: [x["state"] for x in requests(r)] == ["answer", "queue"])
+    one, two = requests(r)
+    assert (one["id"], one["model"], one["pool"], one["prefill"], one["decode"], one["tries"]) == ("first", MODEL, MODEL, p.url, d.url, 0)
+    assert (two["id"], two["model"], two["prefill"], two["decode"]) == ("second", MODEL, None, None)
+    assert re.match(rf"answer for=\S+s total=\S+s req=first model={MODEL} pool={MODEL} prefill={p.url} decode={d.url} worker=\d\n$", said(r, "request", "first"))
+    assert requests(r, "--slower", "1h") == []
+    first.reset()
+    assert second.head().status == 200 and list(second.events())
+    second.close()
+    wait("both to end", lambda: requests(r) == [])
+    (end,) = json.loads(said(r, "request", "second", "--json"))["requests"]
+    assert (end["state"], end["status"], end["reason"], end["prefill"], end["decode"], end["completion_tokens"]) == ("ended", 200, "ok", p.url, d.url, 2)
+    assert end["queued_ms"] > 0 and end["total_ms"] >= end["first_ms"] and end["states"].startswith("hbp")
+    assert " reason=client_gone " in said(r, "request", "first")
+    assert {x["id"] for x in requests(r, "--slower", "0ms")} == {"first", "second"} and requests(r, "--slower", "1h") == []
+    assert "no request third runs" in r.ctl("request", "third").stderr
+    assert r.ctl("requests", "--slower", "soon").returncode == 2
+
+
+def test_more_requests_than_are_listed_are_counted(world):
+    r, _, d = world.pd(1, 1, workers=1, engine={"token_delay": 50}, shared_memory={"running_requests": 2, "recent_requests": 3})
+    streams = [r.open_stream(n=100) for _ in range(3)]
+    for c in streams:
+        c.head()
+    assert len(requests(r)) == 2 and r.metric("requests_unlisted_total") == 1
+    for c in streams:
+        c.reset()
+    wait("all to end", lambda: r.in_flight() == 0)
+    for _ in range(4):
+        assert r.complete(max_tokens=1).status == 200
+    assert len(requests(r, "--slower", "0ms")) == 3
+
+
+def test_a_dead_workers_requests_are_not_listed(world):
+    r, _, d = world.pd(1, 1, workers=1, engine={"token_delay": 50})
+    assert r.complete(max_tokens=1, headers=[("X-Request-Id", "before")]).status == 200
+    c = r.open_stream(n=100)
+    c.head()
+    assert [x["state"] for x in requests(r)] == ["answer"]
+    r.murder(r.children()[0])
+    wait("another worker", lambda: "state=ready" in r.ctl("workers").stdout and requests(r) == [])
+    assert r.complete(max_tokens=1).status == 200
+    assert " reason=ok " in said(r, "request", "before"), "its ring goes on"
+
+
 def test_the_log_level_is_set_without_the_file(world):
     """In all processes, also in workers that start later; a reload sets that of the file again."""
     r, _, _ = world.pd(workers=2, log_level="info")
@@ -173,6 +232,19 @@ def test_the_log_level_is_set_without_the_file(world):
     r.reload()
     assert r.status()["log_level_set"] is None and "by pdctl" not in said(r, "status")
     assert "error, warn, info or debug is needed, not loud" in r.ctl("log-level", "loud").stderr
+
+
+def completed(line):
+    """What bash offers behind a command line."""
+    script = (f'source {ROOT}/etc/completion/pdctl.bash; COMP_WORDS=({line} "$1"); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); '
+              '_pdctl; printf "%s\\n" "${COMPREPLY[@]}"')
+    return subprocess.run(["bash", "-c", script, "-", ""], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_bash_completes_commands_options_and_values():
+    assert {"status", "drain", "weight", "explain", "requests"} <= set(completed("pdctl"))
+    assert "--wait" in completed("pdctl drain") and "--when-up" not in completed("pdctl -s /x drain")
+    assert completed("pdctl drain --role") == ["prefill", "decode"] and "debug" in completed("pdctl log-level")
 
 
 def test_every_command_answers_in_json(world):

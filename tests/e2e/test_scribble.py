@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from collector import Collector
-from procs import Load, SLOW, wait
+from procs import FAST, Load, SLOW, wait
 from scribbler import Scribbler
 
 SECONDS = float(os.environ.get("PDR_SCRIBBLE_S", "3"))
@@ -44,7 +44,7 @@ def begin(world, collector):
     ends = [[{"url": e.url, "max_inflight": 1} for e in role] for role in (p, d)]
     r = world.router(world.pool(*ends, queue_size=16, eject_failures=3, eject_time="1s", eject_max_time="2s", retries=2),
                      workers=3, log_level="debug", worker_watchdog="2s", client={"max_inflight": 100},
-                     tracing={"otlp": collector.url, "sample": 1, "ring": "16KiB"})
+                     tracing={"otlp": collector.url, "sample": 1, "ring": "16KiB"}, shared_memory={**FAST["shared_memory"], "recent_requests": 300})
     return r.wait_all_up(), p + d
 
 

@@ -62,7 +62,7 @@ DOORS = {
     r"zmq": r"master/notifier/.*",
     r"urcu": r"shm/core/atomic\.h",
     r"http_parser": r"proto/http/http\.c",
-    r"json-c": r"proto/json/json_small\.c|master/fleet/(status_json|json_out|explain)\.c|master/exporter/batch\.c",
+    r"json-c": r"proto/json/json_small\.c|master/fleet/(status_json|json_out|explain|requests)\.c|master/exporter/batch\.c",
     r"event2/|event\.h|evutil": r"(master|worker)/.*",
     r"openssl/sha": r"master/pdctl/key\.c|worker/request/key_seen\.c",
     r"openssl/(?!sha)": r"proto/tls/.*|master/probe/wire\.c|worker/net/tls(_ticket)?\.c",

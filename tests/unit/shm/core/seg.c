@@ -26,7 +26,9 @@ static const struct seg_sizes normal = {.max_workers = 16,
 	.max_quotas = 4096,
 	.queue_slots = 1024,
 	.max_api_keys = 1024,
-	.span_bytes = 1 << 20};
+	.span_bytes = 1 << 20,
+	.running_requests = 512,
+	.kept_requests = 1250};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 {
@@ -56,7 +58,9 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.max_quotas = 8,
 		.queue_slots = 100,
 		.max_api_keys = 4,
-		.span_bytes = 4096};
+		.span_bytes = 4096,
+		.running_requests = 3,
+		.kept_requests = 5};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 	const uint32_t named = NAMED_MODEL_SLOTS + named_key_slots(sizes.max_api_keys);
@@ -95,6 +99,7 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(26, seg->named_counts + named);
 	ENDS(27, (unsigned char *)seg_slab(seg, slots));
 	ENDS(28, seg_span_data(seg, workers - 1) + sizes.span_bytes);
+	ENDS(29, seg_note(seg, workers - 1, sizes.running_requests + sizes.kept_requests));
 	cr_assert_eq(seg->secret, (unsigned char *)seg->tickets);
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
@@ -213,6 +218,11 @@ Test(shm_seg, impossible_sizes_are_refused)
 			.max_pools = 2,
 			.flags_per_worker = 64,
 			.queue_slots = 65537},
+		{.max_workers = 2,
+			.max_endpoints = 4,
+			.max_pools = 2,
+			.flags_per_worker = 64,
+			.kept_requests = (1 << 20) + 1},
 	};
 #undef SIZES
 	struct seg *got = NULL;
