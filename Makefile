@@ -70,8 +70,8 @@ LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcare
 
 # every room of a folder: one level below it
 LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)
-# main.c, pdctl.c and pdfleet.c hold a main(); all else of the process folders can be linked into unit tests
-PROC_SRC   := $(filter-out master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c,$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
+# main.c, pdctl.c, pdfleet.c and pdtop.c hold a main(); all else of the process folders can be linked into unit tests
+PROC_SRC   := $(filter-out master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c master/pdtop/pdtop.c master/pdtop/screen.c,$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
 ENGINE_SRC := $(wildcard tests/engine/*.c)
 UNIT_SRC   := $(shell find tests/unit -name '*.c')
 
@@ -79,7 +79,7 @@ obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 LIB_OBJ  := $(call obj,$(LIB_SRC))
 PROC_OBJ := $(call obj,$(PROC_SRC))
 UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/unit/%,$(UNIT_SRC))
-BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(B)/pdsim
+BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(B)/pdtop $(B)/pdsim
 
 # as many jobs as there are processors, unless -j was given: a submake shares those
 JOBS = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -102,6 +102,9 @@ $(B)/pdctl: $(call obj,$(wildcard master/pdctl/*.c))
 $(B)/pdfleet: $(call obj,$(wildcard master/pdfleet/*.c master/topology/*.c master/config/*.c shm/base/*.c proto/http/*.c proto/json/*.c proto/tls/*.c))
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -lyaml -lhttp_parser -ljson-c -lssl -lcrypto -lm
+$(B)/pdtop: $(call obj,$(wildcard master/pdtop/*.c) master/pdctl/ask.c master/pdctl/print.c)
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ -lncursesw -ltinfo -ljson-c
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c -lzmq
@@ -259,7 +262,7 @@ docs:
 .PHONY: install
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/pdrouter $(DESTDIR)/etc/pdrouter $(DESTDIR)/lib/systemd/system
-	install -m 755 $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(B)/pdtop $(DESTDIR)$(PREFIX)/bin/
 	install -d $(DESTDIR)$(PREFIX)/share/pdrouter/fleet
 	install -m 644 etc/fleet/*.yaml $(DESTDIR)$(PREFIX)/share/pdrouter/fleet/
 	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DESTDIR)$(PREFIX)/share/doc/pdrouter/

@@ -139,6 +139,7 @@ note_begin(struct notes *n, const char *id, const char *model, const struct note
 	finish(w);
 	if (i >= n->high) {
 		n->high = i + 1;
+		/* after the note.  Pairs with notes_in_use(). */
 		shm_store_release(&seg_notes(n->seg, n->worker)->high, n->high);
 	}
 	return i + 1;
@@ -236,6 +237,7 @@ note_end(struct notes *n, uint32_t note, const char *id, const char *model, uint
 		put_end(w, end);
 		finish(w);
 		n->ended++;
+		/* after the note.  Pairs with notes_kept() and note_kept(). */
 		shm_store_release(&seg_notes(n->seg, n->worker)->ended, n->ended);
 	}
 	if (note != 0)
@@ -303,6 +305,7 @@ get(const struct note_words *w, struct note *ret)
 uint32_t
 notes_in_use(const struct seg *seg, uint32_t worker)
 {
+	/* Pairs with note_begin(). */
 	const uint64_t high = shm_load_acquire(&seg_notes(seg, worker)->high);
 
 	return high < seg->hdr->running_requests ? (uint32_t)high : seg->hdr->running_requests;
@@ -318,6 +321,7 @@ note_running(const struct seg *seg, uint32_t worker, uint32_t i, struct note *re
 uint32_t
 notes_kept(const struct seg *seg, uint32_t worker)
 {
+	/* Pairs with note_end(). */
 	const uint64_t ended = shm_load_acquire(&seg_notes(seg, worker)->ended);
 
 	return ended < seg->hdr->kept_requests ? (uint32_t)ended : seg->hdr->kept_requests;
@@ -327,6 +331,7 @@ bool
 note_kept(const struct seg *seg, uint32_t worker, uint32_t i, struct note *ret)
 {
 	const uint32_t size = seg->hdr->kept_requests;
+	/* Pairs with note_end(). */
 	const uint64_t ended = shm_load_acquire(&seg_notes(seg, worker)->ended);
 	const struct note_words *w = seg_note(
 		seg, worker, seg->hdr->running_requests + (uint32_t)((ended - 1 - i) % size));

@@ -15,8 +15,9 @@ _pdctl() {
 	esac
 	[ -n "$skip" ] && return
 	case $command in
-	'') words='-s status reload config upgrade drain undrain explain requests request weight log-level workers check fleet key ping completion version' ;;
+	'') words='-s status top reload config upgrade drain undrain explain requests request weight log-level workers check fleet key ping completion version' ;;
 	status) words=' --socket --json --help --version' ;;
+	top) words=' --socket --json --help --version' ;;
 	reload) words=' --socket --json --dry-run --help --version' ;;
 	config) words=' --socket --json --help --version diff' ;;
 	upgrade) words=' --socket --json --help --version' ;;

@@ -19,7 +19,7 @@
 #define ALL_GROUPS UINT64_MAX
 
 /* What is asked, and where the answer is found. */
-struct question {
+struct query {
 	struct fleet *fleet;
 	const struct table *table;
 	const struct table_pool *pool;
@@ -55,7 +55,7 @@ endpoint_at(const struct fleet *f, uint32_t slot)
 }
 
 static double
-weight_now(const struct question *q, const struct answer *a)
+weight_now(const struct query *q, const struct answer *a)
 {
 	const uint64_t from = a->view.ramp_from_ms, whole = q->pool->slow_start_ms;
 	double w = a->pick->weight * (double)share_part(a->view.share) / SHARE_WHOLE;
@@ -66,7 +66,7 @@ weight_now(const struct question *q, const struct answer *a)
 }
 
 static struct answer
-answer_of(const struct question *q, enum role role, const struct table_pick *pick)
+answer_of(const struct query *q, enum role role, const struct table_pick *pick)
 {
 	const bool tokens = q->pool->load[role] == LOAD_TOKENS;
 	struct answer a = {.pick = pick, .te = &q->table->endpoints[pick->endpoint]};
@@ -82,7 +82,7 @@ answer_of(const struct question *q, enum role role, const struct table_pick *pic
 
 /* A bit for each group that has an engine which could be chosen. */
 static uint64_t
-groups_of(const struct question *q, enum role role)
+groups_of(const struct query *q, enum role role)
 {
 	uint64_t groups = 0;
 
@@ -108,7 +108,7 @@ why(const struct answer *a)
 
 /* What is known beyond that word; "": nothing. */
 static const char *
-detail(const struct question *q, const struct answer *a)
+detail(const struct query *q, const struct answer *a)
 {
 	struct facts x;
 
@@ -121,7 +121,7 @@ detail(const struct question *q, const struct answer *a)
 }
 
 static const char *
-group_of(const struct question *q, const struct answer *a)
+group_of(const struct query *q, const struct answer *a)
 {
 	return a->pick->group > 0 ? q->pool->groups[a->pick->group - 1] : "";
 }
@@ -129,7 +129,7 @@ group_of(const struct question *q, const struct answer *a)
 /* --- the answer --------------------------------------------------------------------------- */
 
 static void
-print_engine(const struct question *q, const struct answer *a, struct evbuffer *out)
+print_engine(const struct query *q, const struct answer *a, struct evbuffer *out)
 {
 	const char *more = detail(q, a), *group = group_of(q, a);
 	char score[32] = "-";
@@ -147,7 +147,7 @@ print_engine(const struct question *q, const struct answer *a, struct evbuffer *
 }
 
 static void
-add_engine(const struct question *q, const struct answer *a, struct json_object *list)
+add_engine(const struct query *q, const struct answer *a, struct json_object *list)
 {
 	struct json_object *o = json_object_new_object();
 	char weight[32], score[32];
@@ -173,7 +173,7 @@ add_engine(const struct question *q, const struct answer *a, struct json_object 
 }
 
 static uint32_t
-count_free(const struct question *q, enum role role)
+count_free(const struct query *q, enum role role)
 {
 	uint32_t n = 0;
 
@@ -183,7 +183,7 @@ count_free(const struct question *q, enum role role)
 }
 
 static void
-print_role(const struct question *q, enum role role, struct evbuffer *out)
+print_role(const struct query *q, enum role role, struct evbuffer *out)
 {
 	(void)evbuffer_add_printf(out,
 		"%s: policy %s, load %s; %" PRIu32 " of %" PRIu32 " can be chosen\n",
@@ -197,7 +197,7 @@ print_role(const struct question *q, enum role role, struct evbuffer *out)
 }
 
 static void
-add_role(const struct question *q, enum role role, struct json_object *roles)
+add_role(const struct query *q, enum role role, struct json_object *roles)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 
@@ -215,7 +215,7 @@ add_role(const struct question *q, enum role role, struct json_object *roles)
 
 /* Requests that wait in the pool's queue. */
 static uint32_t
-waiting(const struct question *q)
+waiting(const struct query *q)
 {
 	const struct conf_pool *conf = conf_pool_named(q->fleet->conf, q->pool->name);
 	uint64_t ms;
@@ -224,7 +224,7 @@ waiting(const struct question *q)
 }
 
 static void
-print_all(const struct question *q, struct evbuffer *out)
+print_all(const struct query *q, struct evbuffer *out)
 {
 	(void)evbuffer_add_printf(out,
 		"model %s: pool %s, connector %s, pairing %s, %" PRIu32 " of %" PRIu32 " waiting\n",
@@ -235,7 +235,7 @@ print_all(const struct question *q, struct evbuffer *out)
 }
 
 static void
-write_all(const struct question *q, struct evbuffer *out)
+write_all(const struct query *q, struct evbuffer *out)
 {
 	struct json_object *o = json_object_new_object(), *roles = json_object_new_object(),
 			   *queue = json_object_new_object();
@@ -256,7 +256,7 @@ write_all(const struct question *q, struct evbuffer *out)
 	(void)evbuffer_add_printf(out, "\n");
 }
 
-/* --- the question ------------------------------------------------------------------------- */
+/* --- the query ------------------------------------------------------------------------- */
 
 static bool
 take_word(const char **at, const char *word)
@@ -271,7 +271,7 @@ take_word(const char **at, const char *word)
 
 /* False: the number of tokens is none. */
 static bool
-take_options(struct question *q, const char **at)
+take_options(struct query *q, const char **at)
 {
 	q->json = take_word(at, "json ");
 	if (!take_word(at, "tokens="))
@@ -283,7 +283,7 @@ take_options(struct question *q, const char **at)
 int
 explain(struct fleet *f, const char *what, struct evbuffer *out)
 {
-	struct question q = {.fleet = f,
+	struct query q = {.fleet = f,
 		.table = rcu_current(f->writer),
 		.groups = ALL_GROUPS,
 		.now_ms = clock_ms()};

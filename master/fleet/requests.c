@@ -16,10 +16,11 @@
 #include "shm/notes.h"
 
 /* Which notes are wanted. */
-struct wish {
+struct query {
 	struct fleet *fleet;
 	const char *id;    /* NULL: all */
 	uint64_t least_us; /* that a request has taken */
+	uint64_t since_us; /* when it has ended at the earliest */
 	bool ended;        /* those in the rings, too */
 	bool json;
 	uint64_t now_us;
@@ -39,16 +40,18 @@ struct rows {
 
 /* An id that was longer than a note has room for is compared as far as it was kept. */
 static bool
-is_wanted(const struct wish *w, const struct note *n)
+is_wanted(const struct query *w, const struct note *n)
 {
 	const uint64_t until = n->now.state == NOTE_ENDED ? n->now.at_us : w->now_us;
 
+	if (n->now.state == NOTE_ENDED && until < w->since_us)
+		return false;
 	return (w->id == NULL || strncmp(w->id, n->id, NOTE_ID - 1) == 0) &&
 	       until >= n->from_us + w->least_us;
 }
 
 static void
-take(struct rows *rows, const struct wish *w, const struct note *n, uint32_t worker)
+take(struct rows *rows, const struct query *w, const struct note *n, uint32_t worker)
 {
 	if (!is_wanted(w, n))
 		return;
@@ -69,7 +72,7 @@ serves(const struct seg *seg, uint32_t worker)
 }
 
 static void
-take_worker(struct rows *rows, const struct wish *w, uint32_t worker)
+take_worker(struct rows *rows, const struct query *w, uint32_t worker)
 {
 	const struct seg *seg = w->fleet->seg;
 	const uint32_t running = serves(seg, worker) ? notes_in_use(seg, worker) : 0;
@@ -100,7 +103,7 @@ compare(const void *pa, const void *pb)
 }
 
 static struct rows
-collect(const struct wish *w)
+collect(const struct query *w)
 {
 	struct rows rows = {0};
 
@@ -131,7 +134,7 @@ url_at(const struct fleet *f, uint32_t slot, uint32_t tag)
 
 /* NULL: it has none.  The slot of an engine that is no longer there has another tag. */
 static const char *
-engine_of(const struct wish *w, const struct note *n, enum role role)
+engine_of(const struct query *w, const struct note *n, enum role role)
 {
 	const struct note_engines *e = &n->now.engines;
 	const char *url;
@@ -143,7 +146,7 @@ engine_of(const struct wish *w, const struct note *n, enum role role)
 }
 
 static const char *
-pool_of(const struct wish *w, const struct note *n)
+pool_of(const struct query *w, const struct note *n)
 {
 	const struct seg *seg = w->fleet->seg;
 
@@ -186,7 +189,7 @@ put_count(struct evbuffer *out, const char *key, uint32_t n)
 }
 
 static void
-print_row(const struct wish *w, const struct shown *row, struct evbuffer *out)
+print_row(const struct query *w, const struct shown *row, struct evbuffer *out)
 {
 	const struct note *n = &row->note;
 	const bool over = n->now.state == NOTE_ENDED;
@@ -226,7 +229,7 @@ add_end(struct json_object *o, const struct note *n)
 }
 
 static void
-write_row(const struct wish *w, const struct shown *row, struct evbuffer *out, size_t *nwritten)
+write_row(const struct query *w, const struct shown *row, struct evbuffer *out, size_t *nwritten)
 {
 	const struct note *n = &row->note;
 	const bool over = n->now.state == NOTE_ENDED;
@@ -249,7 +252,7 @@ write_row(const struct wish *w, const struct shown *row, struct evbuffer *out, s
 }
 
 static void
-answer(const struct wish *w, const struct rows *rows, struct evbuffer *out)
+answer(const struct query *w, const struct rows *rows, struct evbuffer *out)
 {
 	size_t nwritten = 0;
 
@@ -278,23 +281,38 @@ take_word(const char **at, const char *word)
 	return true;
 }
 
+/* True if the word is NAME=MILLISECONDS, and *at is behind it and its blank. */
+static bool
+take_ms(const char **at, const char *name, uint64_t *ret_us)
+{
+	const size_t n = strlen(name);
+	const char *value = *at + n;
+	uint64_t ms;
+
+	if (strncmp(*at, name, n) != 0 ||
+		!decimal_read(&value, value + strcspn(value, " "), UINT32_MAX, &ms))
+		return false;
+	*at = value + (*value == ' ');
+	*ret_us = ms * 1000;
+	return true;
+}
+
 int
 requests_list(struct fleet *f, const char *what, struct evbuffer *out)
 {
-	struct wish w = {.fleet = f, .now_us = clock_us()};
-	static const char slower[] = "slower=";
+	struct query w = {.fleet = f, .now_us = clock_us()};
 	struct rows rows;
-	uint64_t ms = 0;
+	uint64_t within_us;
 
 	w.json = take_word(&what, "json");
-	w.ended = strncmp(what, slower, strlen(slower)) == 0;
-	if (w.ended) {
-		what += strlen(slower);
-		w.ended = decimal_read(&what, what + strlen(what), UINT32_MAX, &ms);
-		w.least_us = ms * 1000;
+	w.ended = take_ms(&what, "slower=", &w.least_us);
+	if (take_ms(&what, "within=", &within_us)) {
+		w.since_us = w.now_us > within_us ? w.now_us - within_us : 0;
+		w.ended = true;
 	}
 	if (*what != '\0') {
-		(void)evbuffer_add_printf(out, "slower=MILLISECONDS is expected");
+		(void)evbuffer_add_printf(
+			out, "slower=MILLISECONDS or within=MILLISECONDS is expected");
 		return -1;
 	}
 	rows = collect(&w);
@@ -306,7 +324,7 @@ requests_list(struct fleet *f, const char *what, struct evbuffer *out)
 int
 requests_find(struct fleet *f, const char *what, struct evbuffer *out)
 {
-	struct wish w = {.fleet = f, .now_us = clock_us(), .ended = true};
+	struct query w = {.fleet = f, .now_us = clock_us(), .ended = true};
 	struct rows rows;
 	bool found;
 

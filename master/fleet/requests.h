@@ -10,7 +10,8 @@ struct fleet;
 
 /*
  * Both append the answer and return 0, or -1: then *out holds the reason, one line without its end.
- * `what` of requests_list(): "[json] [slower=MS]"; with a time also requests that have ended and took at least so long.
+ * `what` of requests_list(): "[json] [slower=MS] [within=MS]"; with `slower` also requests that have ended, of those that took
+ * at least so long; with `within` also those that have ended within this time.
  * `what` of requests_find(): "[json] ID".
  */
 int requests_list(struct fleet *f, const char *what, struct evbuffer *out);

@@ -48,9 +48,8 @@ unreachable(const char *path, int err)
 {
 	(void)print_fail(path, strerror(err));
 	if (err == ENOENT || err == ECONNREFUSED)
-		(void)fprintf(stderr,
-			"pdctl: is pdrouter running, and is this its control_socket? -s "
-			"names another\n");
+		print_hint("pdctl: is pdrouter running, and is this its control_socket? -s "
+			   "names another");
 	return 1;
 }
 

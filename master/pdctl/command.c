@@ -5,6 +5,7 @@
 /* clang-format off */
 const struct command commands[] = {
 	{"status", "", 0, 0, false, true, false, "the processes and the endpoint table"},
+	{"top", "", 0, 0, false, false, true, "engines and requests on the whole screen"},
 	{"reload", "", 0, TAKES_DRY_RUN, true, false, false,
 		"reads the configuration again; returns when it is in force"},
 	{"config", "diff", 1, 0, false, false, false,

@@ -257,11 +257,45 @@ print_version(const struct line *l)
 	return print_end(0);
 }
 
+/* Becomes another program that stands beside this one.  Returns on failure only. */
+static int
+become(const char *name, char **argv)
+{
+	char path[4096];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
+	char *slash;
+
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return print_fail(
+			"/proc/self/exe", n < 0 ? strerror(errno) : "the path is too long");
+	path[n] = '\0';
+	slash = strrchr(path, '/');
+	if (slash == NULL || (size_t)(slash - path) + strlen(name) + 2 > sizeof(path))
+		return print_fail(path, "the path is too long");
+	memcpy(slash + 1, name, strlen(name) + 1);
+	(void)execv(path, argv);
+	return print_fail(path, strerror(errno));
+}
+
+static int
+run_top(const struct line *l)
+{
+	char name[] = "pdtop", socket[4096];
+	char *argv[] = {name, socket, NULL};
+
+	if (l->json != NULL)
+		return wrong("--json is not for top: requests and status have it");
+	(void)snprintf(socket, sizeof(socket), "%s", l->socket);
+	return become(name, argv);
+}
+
 static int
 run_local(const struct line *l)
 {
 	if (strcmp(l->name, "version") == 0)
 		return print_version(l);
+	if (strcmp(l->name, "top") == 0)
+		return run_top(l);
 	if (strcmp(l->name, "completion") == 0)
 		return completion_print(l->words[0]) == 0
 			       ? print_end(0)
@@ -389,27 +423,6 @@ run(struct line *l)
 	return l->command->local ? run_local(l) : talk(l);
 }
 
-/* Becomes pdfleet, which stands beside this program and knows the arguments behind `fleet`.  Returns on
- * failure only. */
-static int
-run_fleet(char **argv)
-{
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
-	char *slash;
-
-	if (n < 0 || (size_t)n >= sizeof(path))
-		return print_fail(
-			"/proc/self/exe", n < 0 ? strerror(errno) : "the path is too long");
-	path[n] = '\0';
-	slash = strrchr(path, '/');
-	if (slash == NULL || (size_t)(slash - path) + sizeof("/pdfleet") > sizeof(path))
-		return print_fail(path, "the path is too long");
-	memcpy(slash, "/pdfleet", sizeof("/pdfleet"));
-	(void)execv(path, argv);
-	return print_fail(path, strerror(errno));
-}
-
 static int
 run_key(char **argv)
 {
@@ -473,7 +486,7 @@ main(int argc, char **argv)
 	int r;
 
 	if (argc > 1 && strcmp(argv[1], "fleet") == 0)
-		return run_fleet(argv + 1);
+		return become("pdfleet", argv + 1);
 	if (argc > 1 && strcmp(argv[1], "key") == 0)
 		return run_key(argv + 2);
 	r = read_options(argc, argv, &l);

@@ -8,6 +8,7 @@ static struct {
 	enum print_form form;
 	unsigned long nlines;
 	char error[1024]; /* "": none */
+	bool quiet;
 } answer;
 
 static void
@@ -48,7 +49,8 @@ int
 print_error(const char *text)
 {
 	(void)snprintf(answer.error, sizeof(answer.error), "%s", text);
-	(void)fprintf(stderr, "%s\n", text);
+	if (!answer.quiet)
+		(void)fprintf(stderr, "%s\n", text);
 	return 1;
 }
 
@@ -59,6 +61,25 @@ print_fail(const char *what, const char *why)
 
 	(void)snprintf(text, sizeof(text), "pdctl: %s: %s", what, why);
 	return print_error(text);
+}
+
+void
+print_hint(const char *text)
+{
+	if (!answer.quiet)
+		(void)fprintf(stderr, "%s\n", text);
+}
+
+void
+print_quiet(void)
+{
+	answer.quiet = true;
+}
+
+const char *
+print_last_error(void)
+{
+	return answer.error;
 }
 
 int

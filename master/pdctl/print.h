@@ -14,5 +14,11 @@ void print_line(const char *line);
 int print_fail(const char *what, const char *why);
 /* The same without "pdctl: " before it. */
 int print_error(const char *text);
+/* From now on errors do not go to stderr: the screen is another one's. */
+void print_quiet(void);
+/* The text of the last error; "": there was none. */
+const char *print_last_error(void);
+/* A line on stderr that helps with the error before it. */
+void print_hint(const char *text);
 /* Ends the output; returns `code`, or 1 if stdout cannot be written. */
 int print_end(int code);

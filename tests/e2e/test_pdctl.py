@@ -1,12 +1,14 @@
 """What an operator asks and sets with pdctl: weights, whole hosts and groups, the log's level, where requests are."""
+import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
 
 import pytest
 
-from procs import MODEL, ROOT, Load, wait
+from procs import BIN, MODEL, ROOT, Load, wait
 from test_upgrade import Instances
 
 
@@ -211,6 +213,56 @@ def test_a_dead_workers_requests_are_not_listed(world):
     wait("another worker", lambda: "state=ready" in r.ctl("workers").stdout and requests(r) == [])
     assert r.complete(max_tokens=1).status == 200
     assert " reason=ok " in said(r, "request", "before"), "its ring goes on"
+
+
+class Screen:
+    """pdctl top in a terminal of 80 x 24."""
+
+    def __init__(self, world, r):
+        self.tmux = ["tmux", "-S", str(world.file("tmux")), "-f", "/dev/null"]
+        subprocess.run([*self.tmux, "new-session", "-d", "-x", "80", "-y", "24", f"{BIN}/pdctl -s {r.control} top; echo over; read x"], check=True,
+                       env={**os.environ, "TERM": "screen", "LC_ALL": "C.UTF-8"})
+
+    def lines(self):
+        text = subprocess.run([*self.tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True).stdout.splitlines()
+        assert len(text) <= 24 and all(len(x) <= 80 for x in text)
+        return text
+
+    def shows(self, what):
+        return wait(lambda: f"{what!r} on the screen:\n" + "\n".join(self.lines()),
+                    lambda: next((x for x in self.lines() if what in x), None))
+
+    def keys(self, *keys):
+        subprocess.run([*self.tmux, "send-keys", *keys], check=True)
+
+    def close(self):
+        subprocess.run([*self.tmux, "kill-server"], check=False)
+
+
+def test_top_shows_engines_and_requests(world):
+    r, p, d = world.pd(1, 2, engine={"token_delay": 50})
+    c = r.open_stream(n=10000, headers=[("X-Request-Id", "held")])
+    c.head()
+    assert r.complete(max_tokens=1).status == 200
+    busy = next(e for e in d if shown(r, e.url)["in_flight"])
+    with contextlib.closing(Screen(world, r)) as s:
+        s.shows("in flight 1  queue 0/0")
+        assert "############" in s.shows(busy.url) and "prefill up" in s.shows(p[0].url)
+        s.keys("/")
+        s.keys("prefill", "Enter")
+        s.shows("filter: prefill  (Esc: none)  1 shown")
+        assert not any(e.url in x for e in d for x in s.lines())
+        s.keys("Escape")
+        s.shows("3 shown")
+        s.keys("s")
+        s.shows("sort: in-flight")
+        s.keys("r")
+        assert "answer" in s.shows("held")
+        c.reset()
+        s.shows("in flight 0 ")
+        s.keys("q")
+        s.shows("over")
+    assert r.ctl("top").stderr == "pdctl: top needs a terminal\n"
 
 
 def test_the_log_level_is_set_without_the_file(world):
