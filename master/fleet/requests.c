@@ -13,6 +13,7 @@
 #include "shm/base/decimal.h"
 #include "shm/base/mem.h"
 #include "shm/core/seg.h"
+#include "shm/load.h"
 #include "shm/notes.h"
 
 /* Which notes are wanted. */
@@ -24,6 +25,7 @@ struct query {
 	bool ended;        /* those in the rings, too */
 	bool json;
 	uint64_t now_us;
+	const char **urls; /* [max_endpoints]: of the engine in each slot; NULL: there is none */
 };
 
 struct shown {
@@ -116,22 +118,6 @@ collect(const struct query *w)
 
 /* --- one request -------------------------------------------------------------------------- */
 
-static const char *
-url_at(const struct fleet *f, uint32_t slot, uint32_t tag)
-{
-	const struct endpoint *ep;
-
-	if (slot >= f->seg->hdr->max_endpoints || (uint32_t)f->seg->ep_records[slot].tag != tag)
-		return NULL;
-	TAILQ_FOREACH(ep, &f->live, link)
-	if (ep->engine.slot == slot)
-		return ep->engine.url;
-	TAILQ_FOREACH(ep, &f->draining, link)
-	if (ep->engine.slot == slot)
-		return ep->engine.url;
-	return NULL;
-}
-
 /* NULL: it has none.  The slot of an engine that is no longer there has another tag. */
 static const char *
 engine_of(const struct query *w, const struct note *n, enum role role)
@@ -141,7 +127,10 @@ engine_of(const struct query *w, const struct note *n, enum role role)
 
 	if (e->slot[role] == NOTE_NONE)
 		return NULL;
-	url = url_at(w->fleet, e->slot[role], e->tag[role]);
+	if (e->slot[role] >= w->fleet->seg->hdr->max_endpoints ||
+		(uint32_t)ep_tag(w->fleet->seg, e->slot[role]) != e->tag[role])
+		return "(removed)";
+	url = w->urls[e->slot[role]];
 	return url != NULL ? url : "(removed)";
 }
 
@@ -251,11 +240,28 @@ write_row(const struct query *w, const struct shown *row, struct evbuffer *out, 
 	json_out_write(out, nwritten, o);
 }
 
+/* A thousand engines and ten thousand requests: each engine is looked at once. */
+static const char **
+urls_of(const struct fleet *f)
+{
+	const char **urls = mem_array(f->seg->hdr->max_endpoints, sizeof(*urls));
+	const struct endpoint *ep;
+
+	TAILQ_FOREACH(ep, &f->live, link)
+	if (ep->engine.slot != ENGINE_NO_SLOT)
+		urls[ep->engine.slot] = ep->engine.url;
+	TAILQ_FOREACH(ep, &f->draining, link)
+	if (ep->engine.slot != ENGINE_NO_SLOT)
+		urls[ep->engine.slot] = ep->engine.url;
+	return urls;
+}
+
 static void
-answer(const struct query *w, const struct rows *rows, struct evbuffer *out)
+answer(struct query *w, const struct rows *rows, struct evbuffer *out)
 {
 	size_t nwritten = 0;
 
+	w->urls = urls_of(w->fleet);
 	if (w->json)
 		(void)evbuffer_add_printf(out, "{\"requests\":[");
 	for (size_t i = 0; i < rows->n; i++)
@@ -265,6 +271,7 @@ answer(const struct query *w, const struct rows *rows, struct evbuffer *out)
 			print_row(w, &rows->all[i], out);
 	if (w->json)
 		(void)evbuffer_add_printf(out, "]}\n");
+	free(w->urls);
 }
 
 /* --- the commands ------------------------------------------------------------------------- */
