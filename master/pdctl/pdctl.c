@@ -151,7 +151,7 @@ take_left(const char *line, void *arg)
 {
 	struct left *l = arg;
 
-	l->read = sscanf(line, "%lu in flight, %lu KV outstanding, %15[a-z], %lu of %lu up",
+	l->read = sscanf(line, "%lu in flight, %lu KV outstanding, %15s (%lu of %lu up)",
 			  &l->requests, &l->kv, l->word, &l->up, &l->n) == 5;
 }
 

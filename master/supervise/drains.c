@@ -53,8 +53,8 @@ finish(struct command *c, const char *error)
 
 	if (error == NULL && c->what == DRAIN_LOOK)
 		(void)evbuffer_add_printf(c->text,
-			"%" PRIu32 " in flight, %" PRIu32 " KV outstanding, %s, %" PRIu32
-			" of %" PRIu32 " up\n",
+			"%" PRIu32 " in flight, %" PRIu32 " KV outstanding, %s (%" PRIu32
+			" of %" PRIu32 " up)\n",
 			c->own.in_flight + c->others.in_flight, c->own.kv + c->others.kv,
 			c->own.word, c->own.up, c->own.n);
 	else if (error == NULL && c->others.in_flight + c->others.kv > 0)
