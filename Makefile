@@ -231,6 +231,10 @@ fleet-systemd: all
 # the commands of etc/docs/fleet_tutorial.md, on two hosts: needs root and systemd-nspawn
 fleet-tutorial: all
 	@tests/tools/fleet_tutorial.sh
+$(B)/turns.so: tests/bench/turns.c
+	@mkdir -p $(@D)
+	$(call say,LD $@)
+	$(Q)$(CC) $(CF) -shared -fPIC $(LDFLAGS) -o $@ $<
 $(B)/pdload: $(call obj,tests/bench/load.c tests/bench/load_tls.c)
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -lssl -lcrypto

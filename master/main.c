@@ -27,6 +27,7 @@
 #include "master/supervise/identity.h"
 #include "master/supervise/inherit.h"
 #include "master/fleet/explain.h"
+#include "master/fleet/cached.h"
 #include "master/fleet/fleet.h"
 #include "master/fleet/requests.h"
 #include "master/fleet/status.h"
@@ -308,6 +309,12 @@ ctl_workers(void *arg, struct evbuffer *out)
 }
 
 static void
+ctl_prefix(void *arg, struct evbuffer *out)
+{
+	fleet_cached(((struct master *)arg)->fleet, out);
+}
+
+static void
 ctl_drain(void *arg, enum drain_what what, uint64_t ticket, const char *words)
 {
 	drains_ask(((struct master *)arg)->drains, what, ticket, words);
@@ -562,6 +569,8 @@ step_memory(struct master *m)
 		/* with as many workers as now the rings have as many as are configured */
 		.kept_requests =
 			(m->first->recent_requests + m->first->workers - 1) / m->first->workers,
+		.prefix_buckets = (uint32_t)(m->first->prefix_index_bytes / SHM_LINE *
+					     (SHM_LINE / sizeof(struct prefix_bucket))),
 		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
 	struct seg_part parts[SEG_NPARTS];
 	int r = seg_new(&sizes, seg_build(), &m->seg);
@@ -689,6 +698,7 @@ step_control(struct master *m)
 		.log_level = ctl_log_level,
 		.status = ctl_status,
 		.workers = ctl_workers,
+		.prefix = ctl_prefix,
 		.drain = ctl_drain,
 		.forget_drain = ctl_forget_drain,
 		.check = ctl_check,

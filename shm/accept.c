@@ -74,9 +74,10 @@ may_accept(const struct shares *s, uint64_t conns)
 	return 4 * conns * s->n <= 5 * s->total || conns * s->n <= s->total + SLACK * s->n;
 }
 
-/* Of the workers that rest and may accept, the one with the fewest connections. */
+/* Of the workers in this state, the one with the fewest connections, or ACCEPT_NOBODY. */
 static uint32_t
-find_resting(const struct seg *seg, uint32_t me, const struct shares *s, uint64_t since_ms)
+find(const struct seg *seg, uint32_t me, enum accept_state state, uint64_t since_ms,
+	uint64_t *ret_conns)
 {
 	uint64_t fewest = UINT64_MAX;
 	uint32_t found = ACCEPT_NOBODY;
@@ -84,33 +85,51 @@ find_resting(const struct seg *seg, uint32_t me, const struct shares *s, uint64_
 	for (uint32_t i = 0; i < SLOT_WORKERS(seg); i++) {
 		const uint64_t conns = shm_load(&seg->procs[i].conns);
 
-		if (i == me || shm_load(&seg->procs[i].accepts) != ACCEPT_RESTS ||
+		if (i == me || shm_load(&seg->procs[i].accepts) != (uint64_t)state ||
 			conns >= fewest || !has_share(seg, i, since_ms))
 			continue;
 		fewest = conns;
 		found = i;
 	}
-	return found != ACCEPT_NOBODY && may_accept(s, fewest) ? found : ACCEPT_NOBODY;
+	*ret_conns = fewest;
+	return found;
 }
 
 static uint32_t
 wake_one(struct seg *seg, uint32_t me, const struct shares *s, uint64_t since_ms)
 {
-	const uint32_t i = find_resting(seg, me, s, since_ms);
+	uint64_t conns;
+	const uint32_t i = find(seg, me, ACCEPT_RESTS, since_ms, &conns);
 
-	if (i == ACCEPT_NOBODY ||
+	if (i == ACCEPT_NOBODY || !may_accept(s, conns) ||
 		shm_cas(&seg->procs[i].accepts, ACCEPT_RESTS, ACCEPT_WOKEN) != ACCEPT_RESTS)
 		/* or another worker has woken it, and it continues from here */
 		return ACCEPT_NOBODY;
 	return i;
 }
 
-bool
-accept_poll(struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake)
+/* Workers without a heartbeat since `alive_since_ms`, or for FRESH_MS, are not alive. */
+static uint64_t
+alive_since(uint64_t alive_since_ms)
 {
 	const uint64_t now_ms = clock_ms(),
 		       fresh_ms = now_ms < FRESH_MS ? 0 : now_ms - FRESH_MS + 1;
-	const uint64_t since_ms = alive_since_ms > fresh_ms ? alive_since_ms : fresh_ms;
+
+	return alive_since_ms > fresh_ms ? alive_since_ms : fresh_ms;
+}
+
+uint32_t
+accept_listener(const struct seg *seg, uint32_t me, uint64_t alive_since_ms)
+{
+	uint64_t conns;
+
+	return find(seg, me, ACCEPT_LISTENS, alive_since(alive_since_ms), &conns);
+}
+
+bool
+accept_poll(struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake)
+{
+	const uint64_t since_ms = alive_since(alive_since_ms);
 	uint64_t *state = &seg->procs[me].accepts;
 	struct shares s = shares_of(seg, me, since_ms);
 	bool listen = able && may_accept(&s, shm_load(&seg->procs[me].conns));

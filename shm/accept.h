@@ -1,9 +1,9 @@
 /*
  * Which workers accept: all workers that have no more than their share of the open connections.
  *
- * The listening sockets are shared, so each connection goes to the first worker that wakes up.  A
- * worker above its share rests: it does not watch the sockets.  A worker that stops accepting wakes
- * one that may accept.
+ * The listening sockets are shared, and a connection wakes one of the workers that watch them
+ * (worker/net/listen.c).  A worker above its share rests: it does not watch the sockets.  A worker
+ * that stops accepting wakes one that may accept.
  *
  * Process: worker.  The words are in struct proc_slot.  accept.c argues why at least one worker
  * always accepts.
@@ -34,3 +34,5 @@ void accept_count(struct seg *seg, uint32_t me, uint64_t n);
  */
 bool accept_poll(
 	struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake);
+/* Another worker that listens and is alive: the one with the fewest connections.  ACCEPT_NOBODY: none. */
+uint32_t accept_listener(const struct seg *seg, uint32_t me, uint64_t alive_since_ms);

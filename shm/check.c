@@ -32,6 +32,7 @@
 #include "shm/load_word.h"
 #include "shm/metrics.h"
 #include "shm/named.h"
+#include "shm/prefix.h"
 #include "shm/queue.h"
 #include "shm/core/rcu.h"
 #include "shm/core/suspect.h"
@@ -462,7 +463,7 @@ mend_past(struct check *c, uint32_t ep)
 		if (suspect(SUSPECT_TALLIES, ep, ms > c->now_ms + CLOCKS_APART_MS))
 			mend_word(times[i].word, word);
 	}
-	if (latency_mend(seg, ep) > 0)
+	if (latency_mend(seg, ep) + prefix_mend(seg, ep) > 0)
 		suspect_found(SUSPECT_TALLIES, ep);
 }
 

@@ -29,6 +29,7 @@
 #include "shm/load_word.h"
 #include "shm/own.h"
 #include "shm/pace.h"
+#include "shm/prefix.h"
 #include "shm/quota_word.h"
 #include "shm/refusal.h"
 #include "shm/restart.h"
@@ -440,6 +441,7 @@ ep_slot_begin(struct seg *seg, uint32_t ep)
 	blame_begin(seg, ep);
 	restart_begin(seg, ep);
 	pace_begin(seg, ep);
+	prefix_begin(seg, ep);
 	ep_scrape_set(seg, ep, &(struct ep_scrape){0});
 	shm_store(&e->tag, e->tag + 1);
 	shm_store(&e->state, (uint64_t)EP_STARTING);

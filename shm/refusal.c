@@ -157,7 +157,8 @@ refusal_is_sure(const struct seg *seg, const struct table_pool *tp, enum role ro
 	const struct window_sum one = window_read(seg->refusals[ep].answers, now_ms);
 	struct window_sum others = {0, 0};
 
-	if (of == NULL || tp->policy[role] == POLICY_SESSION || tp->policy[role] == POLICY_PREFIX)
+	if (of == NULL || tp->policy[role] == POLICY_SESSION || tp->policy[role] == POLICY_PREFIX ||
+		tp->policy[role] == POLICY_CACHE_AWARE)
 		return false;
 	for (uint32_t i = 0; i < tp->n[role]; i++) {
 		const struct table_pick *pick = &tp->picks[role][i];

@@ -1,5 +1,7 @@
 #include "shm/restart.h"
 
+#include "shm/prefix.h"
+
 /* restart.h draws the word. */
 #define IDS_LIFE_AT 32
 #define IDS 32
@@ -45,4 +47,5 @@ restart_begin(struct seg *seg, uint32_t ep)
 	const uint64_t next = restart_life(seg, ep) + 1;
 
 	(void)shm_xchg(&seg->eps[ep].restarts, next << RESTART_LIFE_AT);
+	prefix_void(seg, ep); /* its cache is empty */
 }

@@ -31,6 +31,7 @@
 #include "worker/net/tls.h"
 #include "worker/request/request.h"
 #include "worker/request/silent.h"
+#include "worker/schedule/cached.h"
 #include "worker/schedule/reservation.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
@@ -44,7 +45,7 @@
 
 /* --- accepting ----------------------------------------------------------------------------------- */
 
-/* Accepts one connection per wake-up: other workers can accept at the next one. */
+/* Accepts one connection per wake-up: the next one wakes another worker. */
 static void
 on_accept(evutil_socket_t lfd, short what, void *arg)
 {
@@ -63,7 +64,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	} else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		w->accept_paused = true; /* until the next tick */
 	}
-	listen_update(w);
+	listen_accepted(w, lfd);
 }
 
 /* --- the clock ----------------------------------------------------------------------------------- */
@@ -128,8 +129,7 @@ on_wake(evutil_socket_t fd, short what, void *arg)
 		return;
 	flag_collect(w->flags, kv_ready, w);
 	wait_collect(w);
-	if (!w->listening[DOOR_CLIENTS])
-		listen_update(w); /* perhaps another worker has stopped accepting */
+	listen_woken(w);
 }
 
 /* --- twice a second ------------------------------------------------------------------------------ */
@@ -145,6 +145,7 @@ on_heartbeat(evutil_socket_t fd, short what, void *arg)
 	own_restore(w->seg);
 	metric_gauges_restore(w->slab, w->gauges, w->slot);
 	accept_count(w->seg, w->slot, w->nclients[DOOR_CLIENTS]);
+	listen_heartbeat(w);
 	flag_restore(w->flags);
 	blocks_shrink(&w->blocks);
 	flag_collect(w->flags, kv_ready, w);
@@ -279,12 +280,13 @@ worker_new(const struct heritage *h)
 	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
 		threshold_init(&w->thresholds[i]);
 	w->reserved = mem_array(CONF_FANOUT_MAX, sizeof(*w->reserved));
+	w->cached = cached_new(w);
 	w->silent = silent_new();
-	listen_init(w, on_accept);
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
 	watch(w, &w->ev_heartbeat, -1, EV_PERSIST, on_heartbeat, &heartbeat);
 	watch(w, &w->ev_wake, h->wake_fds[h->slot], EV_READ | EV_PERSIST, on_wake, NULL);
 	watch(w, &w->ev_channel, h->channel, EV_READ | EV_PERSIST, on_channel, NULL);
+	listen_init(w, on_accept);
 	return w;
 }
 
@@ -332,6 +334,7 @@ worker_free(struct worker *w)
 	free(w->mean_tokens);
 	free(w->thresholds);
 	notes_free(&w->notes);
+	cached_free(&w->cached);
 	free(w->reserved);
 	free(w->waiting);
 	flag_set_free(&w->flags);
@@ -393,7 +396,8 @@ worker_main(const struct heritage *h)
 	while (!finished(w)) {
 		proc_heartbeat(w->seg, w->slot, clock_ms());
 		worker_follow(w);
-		if (event_base_loop(w->base, EVLOOP_ONCE) == -1)
+		if (event_base_loop(w->base,
+			    EVLOOP_ONCE | (blocks_turn(&w->blocks) ? EVLOOP_NONBLOCK : 0)) == -1)
 			abort();
 		worker_reap(w);
 		if (!log_flush())

@@ -15,7 +15,7 @@ _pdctl() {
 	esac
 	[ -n "$skip" ] && return
 	case $command in
-	'') words='-s status top reload config upgrade drain undrain explain requests request weight log-level workers check fleet key ping completion version' ;;
+	'') words='-s status top reload config upgrade drain undrain explain requests request weight log-level workers prefix check fleet key ping completion version' ;;
 	status) words=' --socket --json --help --version' ;;
 	top) words=' --socket --json --help --version' ;;
 	reload) words=' --socket --json --dry-run --help --version' ;;
@@ -29,6 +29,7 @@ _pdctl() {
 	weight) words=' --socket --json --host --group --role --pool --help --version default' ;;
 	log-level) words=' --socket --json --help --version error warn info debug' ;;
 	workers) words=' --socket --json --help --version' ;;
+	prefix) words=' --socket --json --help --version' ;;
 	check) words=' --socket --json --help --version' ;;
 	fleet) words=' --socket --json --help --version' ;;
 	key) words=' --socket --json --help --version new' ;;

@@ -13,7 +13,7 @@
 static int
 put_policy(struct conf_draft *d, enum conf_flag f, const char *key)
 {
-	static const struct flag_word policies[] = {{"cache_aware", "prefix", NULL},
+	static const struct flag_word policies[] = {{"cache_aware", "cache_aware", NULL},
 		{"prefix_hash", "prefix", NULL}, {"random", "random", NULL},
 		{"round_robin", "round_robin", NULL}, {"power_of_two", "power_of_two", NULL},
 		{"manual", NULL, "policy: session and a session_header in a configuration file"},
@@ -30,7 +30,7 @@ static int
 put_policies(struct conf_draft *d)
 {
 	if (draft_value(d, FLAG_POLICY) == NULL)
-		draft_put(d, FLAG_POLICY, "  policy: prefix");
+		draft_put(d, FLAG_POLICY, "  policy: cache_aware");
 	else if (put_policy(d, FLAG_POLICY, "policy") != 0)
 		return -1;
 	if (draft_value(d, FLAG_PREFILL_POLICY) != NULL &&

@@ -178,11 +178,8 @@ choose_logic(struct conf_draft *d, struct stack *s)
 	/* pdrouter's policy; for the disaggregated logics --load-balancing-strategy sets it */
 	static const struct flag_word logics[] = {{SHARED, "", NULL}, {ORCHESTRATED, "", NULL},
 		{"roundrobin", "round_robin", NULL}, {"session", "session", NULL},
-		{"prefixaware", "prefix", NULL},
-		{"kvaware", NULL,
-			"prefixaware, which finds the cache of a prompt's start by its hash"},
-		{"load_balanced_kvaware", NULL,
-			"prefixaware, which finds the cache of a prompt's start by its hash"},
+		{"prefixaware", "cache_aware", NULL}, {"kvaware", "cache_aware", NULL},
+		{"load_balanced_kvaware", "cache_aware", NULL},
 		{"ttft", NULL, "policy: least_loaded in a configuration file"},
 		{"priority", NULL, "pools of their own in a configuration file"}};
 	static const struct flag_word strategies[] = {
@@ -192,7 +189,7 @@ choose_logic(struct conf_draft *d, struct stack *s)
 	if (draft_value(d, FLAG_ROUTING_LOGIC) == NULL)
 		return draft_fail(d, FLAG_ROUTING_LOGIC,
 			"is missing: " SHARED ", " ORCHESTRATED
-			", roundrobin, session or prefixaware");
+			", roundrobin, session, prefixaware or kvaware");
 	if (FIND(d, FLAG_ROUTING_LOGIC, logics, &w) != 0 ||
 		(draft_value(d, FLAG_LOAD_BALANCING_STRATEGY) != NULL &&
 			FIND(d, FLAG_LOAD_BALANCING_STRATEGY, strategies, &strategy) != 0))

@@ -21,7 +21,7 @@ USED(STATIC_MODEL_LABELS, "static-model-labels", "LABEL,LABEL,...", "one for eac
 USED(PREFILL_MODEL_LABELS, "prefill-model-labels", "LABEL,...", "labels that mean prefill")		\
 USED(DECODE_MODEL_LABELS, "decode-model-labels", "LABEL,...", "labels that mean decode")		\
 /* S: how */												\
-USED(ROUTING_LOGIC, "routing-logic", "LOGIC", "disaggregated_prefill: connector: shared_storage; disaggregated_prefill_orchestrated: connector: orchestrated; roundrobin, session, prefixaware: that policy, with every engine in prefill and decode and a routing_threshold that no prompt reaches") \
+USED(ROUTING_LOGIC, "routing-logic", "LOGIC", "disaggregated_prefill: connector: shared_storage; disaggregated_prefill_orchestrated: connector: orchestrated; roundrobin, session: that policy, prefixaware, kvaware, load_balanced_kvaware: policy: cache_aware, with every engine in prefill and decode and a routing_threshold that no prompt reaches") \
 USED(LOAD_BALANCING_STRATEGY, "load-balancing-strategy", "round_robin|least_loaded", "policy; round_robin if not given") \
 USED(DISAGG_CONNECTOR_TYPE, "disagg-connector-type", "nixl|lmcache", "disaggregated_prefill: connector: nixl, or lmcache (with ready_messages: 0 unless --nixl-proxy-host is given)") \
 USED(ROUTING_THRESHOLD, "routing-threshold", "TOKENS", "routing_threshold")				\
@@ -66,13 +66,13 @@ IDLE(SENTRY_PROFILE_SAMPLE_RATE, "sentry-profile-session-sample-rate", "X", "err
 IDLE(OTEL_ENDPOINT, "otel-endpoint", "ADDRESS", "use tracing.otlp and tracing.sample in a configuration file") \
 IDLE(OTEL_SERVICE_NAME, "otel-service-name", "NAME", "use tracing.otlp and tracing.sample in a configuration file")		\
 IDLE(OTEL_SECURE, "otel-secure", NULL, "use tracing.otlp and tracing.sample in a configuration file")				\
-IDLE(LMCACHE_CONTROLLER_PORT, "lmcache-controller-port", "PORT", "only --routing-logic kvaware uses it, which is not supported")		\
-IDLE(LMCACHE_CONTROLLER_REPLY_PORT, "lmcache-controller-reply-port", "PORT", "only --routing-logic kvaware uses it, which is not supported")	\
-IDLE(LMCACHE_CONTROLLER_HEARTBEAT_PORT, "lmcache-controller-heartbeat-port", "PORT", "only --routing-logic kvaware uses it, which is not supported") \
-IDLE(LMCACHE_HEALTH_CHECK_INTERVAL, "lmcache-health-check-interval", "SECONDS", "only --routing-logic kvaware uses it, which is not supported") \
-IDLE(LMCACHE_WORKER_TIMEOUT, "lmcache-worker-timeout", "SECONDS", "only --routing-logic kvaware uses it, which is not supported")		\
-IDLE(KV_AWARE_THRESHOLD, "kv-aware-threshold", "TOKENS", "only --routing-logic kvaware uses it, which is not supported")			\
-IDLE(PREFIX_MIN_MATCH_LENGTH, "prefix-min-match-length", "N", "prompts are compared by a hash of their first prefix_bytes") \
+IDLE(LMCACHE_CONTROLLER_PORT, "lmcache-controller-port", "PORT", "the policy cache_aware knows by itself what engines have in their caches")		\
+IDLE(LMCACHE_CONTROLLER_REPLY_PORT, "lmcache-controller-reply-port", "PORT", "the policy cache_aware knows by itself what engines have in their caches")	\
+IDLE(LMCACHE_CONTROLLER_HEARTBEAT_PORT, "lmcache-controller-heartbeat-port", "PORT", "the policy cache_aware knows by itself what engines have in their caches") \
+IDLE(LMCACHE_HEALTH_CHECK_INTERVAL, "lmcache-health-check-interval", "SECONDS", "the policy cache_aware knows by itself what engines have in their caches") \
+IDLE(LMCACHE_WORKER_TIMEOUT, "lmcache-worker-timeout", "SECONDS", "the policy cache_aware knows by itself what engines have in their caches")		\
+IDLE(KV_AWARE_THRESHOLD, "kv-aware-threshold", "TOKENS", "the policy cache_aware knows by itself what engines have in their caches")			\
+IDLE(PREFIX_MIN_MATCH_LENGTH, "prefix-min-match-length", "N", "the policy cache_aware weighs cache against load, without a threshold") \
 IDLE(K8S_DISCOVERY_TYPE, "k8s-service-discovery-type", "TYPE", "it belongs to --service-discovery k8s")	\
 IDLE(K8S_PORT, "k8s-port", "PORT", "it belongs to --service-discovery k8s")				\
 IDLE(K8S_NAMESPACE, "k8s-namespace", "NAME", "it belongs to --service-discovery k8s")			\
@@ -90,7 +90,7 @@ USED(PD_DISAGGREGATION, "pd-disaggregation", NULL, "connector: sglang")					\
 USED(PREFILL, "prefill", "URL [PORT|none]", "an entry of prefill, with its bootstrap_port; again for each") \
 USED(DECODE, "decode", "URL", "an entry of decode; again for each")					\
 USED(WORKER_URLS, "worker-urls", "URL...", "without --pd-disaggregation: every engine in prefill and decode, and a routing_threshold that no prompt reaches") \
-USED(POLICY, "policy", "POLICY", "policy; cache_aware (if not given): prefix")				\
+USED(POLICY, "policy", "POLICY", "policy; cache_aware if not given; prefix_hash: prefix")				\
 USED(PREFILL_POLICY, "prefill-policy", "POLICY", "prefill_policy")					\
 USED(DECODE_POLICY, "decode-policy", "POLICY", "decode_policy")						\
 /* G: the rest */											\
@@ -102,11 +102,11 @@ USED(HEALTH_SUCCESS_THRESHOLD, "health-success-threshold", "N", "rise")					\
 USED(MAX_PAYLOAD_SIZE, "max-payload-size", "BYTES", "limits.max_body")					\
 USED(SHUTDOWN_GRACE_PERIOD_SECS, "shutdown-grace-period-secs", "SECONDS", "drain_timeout")		\
 IDLE(MINI_LB, "mini-lb", NULL, "there is one router here")						\
-IDLE(CACHE_THRESHOLD, "cache-threshold", "X", "prompts are compared by a hash of their first prefix_bytes") \
-IDLE(BALANCE_ABS_THRESHOLD, "balance-abs-threshold", "N", "prompts are compared by a hash of their first prefix_bytes") \
-IDLE(BALANCE_REL_THRESHOLD, "balance-rel-threshold", "X", "prompts are compared by a hash of their first prefix_bytes") \
-IDLE(EVICTION_INTERVAL_SECS, "eviction-interval-secs", "SECONDS", "there is no tree of prompts to prune") \
-IDLE(MAX_TREE_SIZE, "max-tree-size", "N", "there is no tree of prompts to prune")			\
+IDLE(CACHE_THRESHOLD, "cache-threshold", "X", "the policy cache_aware weighs cache against load, without a threshold") \
+IDLE(BALANCE_ABS_THRESHOLD, "balance-abs-threshold", "N", "the policy cache_aware weighs cache against load, without a threshold") \
+IDLE(BALANCE_REL_THRESHOLD, "balance-rel-threshold", "X", "the policy cache_aware weighs cache against load, without a threshold") \
+IDLE(EVICTION_INTERVAL_SECS, "eviction-interval-secs", "SECONDS", "the prefix index has a fixed size: shared_memory.prefix_index") \
+IDLE(MAX_TREE_SIZE, "max-tree-size", "N", "the prefix index has a fixed size: shared_memory.prefix_index")			\
 IDLE(WORKER_STARTUP_TIMEOUT_SECS, "worker-startup-timeout-secs", "SECONDS", "the start of an engine has no time limit") \
 IDLE(WORKER_STARTUP_CHECK_INTERVAL, "worker-startup-check-interval", "SECONDS", "a starting engine is probed four times a second, then every health_interval") \
 USED(REQUEST_TIMEOUT_SECS, "request-timeout-secs", "SECONDS", "timeouts: {request: ...}; no bound if not given") \

@@ -183,6 +183,8 @@ K("shared_memory.clients", CLIENTS, client_entries, 8, 65536, "4096", RESTART,		
 	"clients whose limits are tracked at once; a multiple of 8")					\
 K("shared_memory.max_api_keys", COUNT, max_api_keys, 1, 65536, "1024", RESTART,				\
 	"keys in the api_keys_file and the admin.api_keys_file together")				\
+K("shared_memory.prefix_index", SIZE, prefix_index_bytes, 0, 64 * CONF_GIB, "64MiB", RESTART,		\
+	"memory for which engine has which beginnings of prompts (policy cache_aware), taken as it is used; 0B: none")	\
 K("api_keys_file", FILE, api_keys_file[DOOR_CLIENTS], 0, 4095, "", LIVE,						\
 	"YAML list of {name, sha256, ...}: clients need one of these keys; read again on SIGHUP; \"\": clients need none") \
 K("watch", BOOL, watch, 0, 0, "false", LIVE,								\
@@ -198,7 +200,7 @@ L("models", MODELS, models, nmodels, 0, 256, "[]", LIVE,						\
 K("connector", CONNECTOR, connector, 0, 0, NULL, LIVE,							\
 	"how the KV cache moves: nixl, orchestrated, lmcache, sglang, shared_storage, p2p_nccl or mooncake") \
 K("policy", POLICY, policy, 0, 0, "least_loaded", LIVE,						\
-	"least_loaded, round_robin, power_of_two, random, session or prefix")				\
+	"least_loaded, round_robin, power_of_two, random, session, prefix or cache_aware")				\
 K("prefill_policy", POLICY, policies[ROLE_PREFILL], 0, 0, "(policy)", LIVE,				\
 	"policy for prefill engines")									\
 K("decode_policy", POLICY, policies[ROLE_DECODE], 0, 0, "(policy)", LIVE,				\

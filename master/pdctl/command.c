@@ -27,6 +27,8 @@ const struct command commands[] = {
 	{"log-level", "error|warn|info|debug", 1, 0, false, false, false,
 		"all processes log from this level on, until the next reload"},
 	{"workers", "", 0, 0, false, false, false, "the processes"},
+	{"prefix", "", 0, 0, false, false, false,
+		"the prefix index of policy cache_aware, and what engines had in their caches"},
 	{"check", "", 0, 0, false, false, false,
 		"checks the shared memory; prints ok, or the broken invariants and exits 1"},
 	{"fleet", "", 0, 0, false, false, true, "the fleet file: pdctl fleet --help"},

@@ -12,6 +12,7 @@
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
+#include "shm/prefix.h"
 #include "shm/view.h"
 #include "shm/metrics.h"
 
@@ -199,6 +200,9 @@ read_figures(struct scrape *s)
 	const bool any = s->page != NULL && prom_end(s->page, &load, NULL) == 0;
 
 	note_start(s->engine, load.start_s);
+	if (load.capacity > 0)
+		prefix_capacity_set(
+			s->engine->prober->seg, s->engine->slot, (uint64_t)load.capacity);
 	if (!any || !(load.has_running || load.has_waiting))
 		return s->running[0] != '\0' || s->waiting[0] != '\0'
 			       ? "no figure of the configured load_metrics"

@@ -63,8 +63,8 @@ struct control {
 /* `words`: the arguments after the command; "" if the command takes none. */
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
-	cmd_status_json, cmd_workers, cmd_check, cmd_ping, cmd_drain, cmd_undrain, cmd_in_flight,
-	cmd_weight, cmd_log_level, cmd_explain, cmd_requests, cmd_request;
+	cmd_status_json, cmd_workers, cmd_prefix, cmd_check, cmd_ping, cmd_drain, cmd_undrain,
+	cmd_in_flight, cmd_weight, cmd_log_level, cmd_explain, cmd_requests, cmd_request;
 
 static const struct {
 	const char *line;
@@ -78,6 +78,7 @@ static const struct {
 	{"status", cmd_status, false},
 	{"status json", cmd_status_json, false},
 	{"workers", cmd_workers, false},
+	{"prefix", cmd_prefix, false},
 	{"check", cmd_check, false},
 	{"drain", cmd_drain, true},
 	{"undrain", cmd_undrain, true},
@@ -159,6 +160,14 @@ cmd_workers(struct client *cl, const char *words, struct evbuffer *out)
 {
 	(void)words;
 	cl->ctl->hooks.workers(cl->ctl->hooks.arg, out);
+	(void)evbuffer_add_printf(out, "OK\n");
+}
+
+static void
+cmd_prefix(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)words;
+	cl->ctl->hooks.prefix(cl->ctl->hooks.arg, out);
 	(void)evbuffer_add_printf(out, "OK\n");
 }
 

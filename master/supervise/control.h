@@ -1,7 +1,7 @@
 /*
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
- *   reload | reload dry-run | config diff | upgrade | status | status json | workers | check | ping
+ *   reload | reload dry-run | config diff | upgrade | status | status json | workers | prefix | check | ping
  *   log-level LEVEL | explain [json] [tokens=N] MODEL
  *   requests [json] [slower=MS] | request [json] ID
  *   drain | undrain | in-flight | weight N | weight default, each with endpoints (master/fleet/wanted.h)
@@ -37,6 +37,7 @@ struct control_hooks {
 	int (*log_level)(void *arg, const char *word, struct evbuffer *out);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);
+	void (*prefix)(void *arg, struct evbuffer *out);
 	/* The answer comes by control_drained(), at once or later. */
 	void (*drain)(void *arg, enum drain_what what, uint64_t ticket, const char *words);
 	void (*forget_drain)(void *arg, uint64_t ticket); /* its client has gone */

@@ -477,23 +477,24 @@ clients_fault(const struct splice_seg *json)
 	       json_read_number(&code, 999, &n) && n >= 400 && n < 500 && n != 408 && n != 429;
 }
 
+/* Reads the object that comes next. */
 static void
-read_usage(struct said *s)
+read_usage(struct json_read *r, struct said *s)
 {
-	struct splice_seg key, v;
+	const char *begin = r->p;
 	bool in = false, out = false;
-	struct json_read r;
+	struct splice_seg key, v;
 
-	json_read_init(&r, s->usage.p, s->usage.n);
-	(void)json_read_enter(&r, '{');
-	while (json_read_member(&r, &key)) {
-		v = json_read_value(&r);
+	(void)json_read_enter(r, '{');
+	while (json_read_member(r, &key)) {
+		v = json_read_value(r);
 		if (json_read_is(&key, "prompt_tokens"))
 			in = json_read_number(&v, TOKENS_MAX, &s->prompt);
 		else if (json_read_is(&key, "completion_tokens"))
 			out = json_read_number(&v, TOKENS_MAX, &s->tokens);
 	}
 	s->counts = in && out;
+	s->usage = (struct splice_seg){begin, (size_t)(r->p - begin)};
 }
 
 static void
@@ -510,6 +511,10 @@ read_member(struct json_read *r, bool chat, const struct splice_seg *key, struct
 		}
 		return;
 	}
+	if (json_read_is(key, "usage") && json_read_peek(r) == '{') {
+		read_usage(r, s);
+		return;
+	}
 	v = json_read_value(r);
 	if (json_read_is(key, "id"))
 		s->known[ID] = v;
@@ -517,8 +522,6 @@ read_member(struct json_read *r, bool chat, const struct splice_seg *key, struct
 		s->known[CREATED] = v;
 	else if (json_read_is(key, "model"))
 		s->known[MODEL] = v;
-	else if (json_read_is(key, "usage") && v.n > 0 && v.p[0] == '{')
-		s->usage = v;
 	s->error |= (json_read_is(key, "error") && !empty(&v)) ||
 		    (json_read_is(key, "object") && json_read_is(&v, "\"error\""));
 }
@@ -534,8 +537,6 @@ read_event(const struct splice_seg *json, bool chat, struct said *s)
 	(void)json_read_enter(&r, '{');
 	while (json_read_member(&r, &key))
 		read_member(&r, chat, &key, s);
-	if (s->usage.n > 0)
-		read_usage(s);
 	return json_read_done(&r);
 }
 

@@ -236,6 +236,10 @@ sse_line(const char *p, size_t n, size_t *ret_end)
 {
 	const char *end = p + n, *at = p, *stop, *lf, *eol;
 
+	if (n > 0 && *p == '\n') { /* the blank line behind an event, every other one */
+		*ret_end = 1;
+		return 0;
+	}
 	do {
 		stop = at + ((size_t)(end - at) < LINE_PIECE ? (size_t)(end - at) : LINE_PIECE);
 		lf = find(at, stop, '\n');

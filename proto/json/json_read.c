@@ -18,11 +18,18 @@ fault(struct json_read *r)
 	return false;
 }
 
-static char
-next_byte(struct json_read *r)
+static void
+pass_blanks(struct json_read *r)
 {
 	while (r->p < r->end && (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t'))
 		r->p++;
+}
+
+static inline char
+next_byte(struct json_read *r)
+{
+	if (r->p < r->end && *r->p <= ' ') /* or beyond ASCII, if char is signed */
+		pass_blanks(r);
 	return r->p < r->end && !r->bad ? *r->p : '\0';
 }
 
@@ -90,12 +97,49 @@ json_read_element(struct json_read *r)
 static size_t
 plain_string(const struct json_read *r)
 {
-	const uint8_t *p = (const uint8_t *)r->p, *end = (const uint8_t *)r->end, *quote;
+	const uint8_t *p = (const uint8_t *)r->p, *end = (const uint8_t *)r->end;
+	const uint8_t *quote = json_skip_plain(p + 1, end);
 
-	if (*p != '"')
-		return 0;
-	quote = json_skip_plain(p + 1, end);
 	return quote < end && *quote == '"' ? (size_t)(quote + 1 - p) : 0;
+}
+
+/* Length of a number of digits only; 0: it must be read as any other one. */
+static size_t
+plain_number(const char *p, size_t n)
+{
+	size_t i = 1;
+
+	while (*p != '0' && i < n && p[i] >= '0' && p[i] <= '9')
+		i++;
+	return i < n && (p[i] == '.' || p[i] == 'e' || p[i] == 'E') ? 0 : i;
+}
+
+static size_t
+plain_word(const char *p, size_t n, const char *word)
+{
+	const size_t len = strlen(word);
+
+	return n >= len && memcmp(p, word, len) == 0 ? len : 0;
+}
+
+/* Length of a value that most answers have; 0: splice_value() must read it. */
+static size_t
+plain_value(const struct json_read *r)
+{
+	const size_t n = (size_t)(r->end - r->p);
+
+	switch (*r->p) {
+	case '"':
+		return plain_string(r);
+	case 'n':
+		return plain_word(r->p, n, "null");
+	case 't':
+		return plain_word(r->p, n, "true");
+	case 'f':
+		return plain_word(r->p, n, "false");
+	default:
+		return *r->p >= '0' && *r->p <= '9' ? plain_number(r->p, n) : 0;
+	}
 }
 
 struct splice_seg
@@ -108,7 +152,7 @@ json_read_value(struct json_read *r)
 		return value;
 	}
 	value.p = r->p;
-	value.n = plain_string(r);
+	value.n = plain_value(r);
 	if (value.n == 0)
 		value.n = splice_value(r->p, (size_t)(r->end - r->p));
 	if (value.n == 0)

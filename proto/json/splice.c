@@ -9,11 +9,13 @@
 #include "proto/json/splice.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/json/json_integers.h"
 #include "proto/json/json_string.h"
 #include "proto/json/utf8.h"
+#include "shm/base/mem.h"
 
 /* clang-format off */
 #define KEYS(X)                                                  \
@@ -27,6 +29,7 @@
 	X(SK_INPUT_IDS,              "input_ids")                \
 	X(SK_SAMPLING_PARAMS,        "sampling_params")          \
 	X(SK_PREVIOUS_RESPONSE_ID,   "previous_response_id")     \
+	X(SK_CACHE_SALT,             "cache_salt")               \
 	X(SK_LORA_PATH,              "lora_path")                \
 	X(SK_MAX_TOKENS,             "max_tokens")               \
 	X(SK_MAX_COMPLETION_TOKENS,  "max_completion_tokens")    \
@@ -111,15 +114,26 @@ static const struct {
 /* One byte per nesting level: the container's role and two flags. */
 enum { LEVEL_ROLE = 0x3f, LEVEL_OBJECT = 0x40, LEVEL_FILLED = 0x80 };
 
-struct scan {
+/* A string whose end has not been found yet. */
+struct open_string {
+	const uint8_t *start;
+	size_t inner; /* bytes that belong to a code point begun before them */
+	bool escaped;
+	enum role role; /* of a value */
+};
+
+struct splice_scan {
 	const uint8_t *text, *p, *end;
+	/* the step's end: a value that is a string or a list of integers goes on in the next one */
+	const uint8_t *until;
+	struct open_string string;   /* the value that goes on; start = NULL: none */
 	struct splice *s;            /* NULL while looking for `name` */
 	const char *name;            /* the one member splice_member_raw() wants */
 	struct splice_member wanted; /* end = 0: not met */
 	struct splice_member *open;  /* member whose value is being read, if recorded */
 	struct splice_member *last;  /* member before, if recorded: learns its `next` */
 	uint64_t chars[T_N], numbers[T_N], elements; /* of a list prompt */
-	size_t nmembers;
+	size_t nmembers, open_at, close_at;
 	const char *why;
 	size_t depth;
 	uint8_t level[SPLICE_MAX_DEPTH];
@@ -134,21 +148,21 @@ struct str {
 };
 
 static bool
-fail(struct scan *c, const char *why)
+fail(struct splice_scan *c, const char *why)
 {
 	c->why = why;
 	return false;
 }
 
 static bool
-fail_early(struct scan *c)
+fail_early(struct splice_scan *c)
 {
 	c->p = c->end;
 	return fail(c, "the text ends too early");
 }
 
 static size_t
-offset(const struct scan *c)
+offset(const struct splice_scan *c)
 {
 	return (size_t)(c->p - c->text);
 }
@@ -157,14 +171,14 @@ offset(const struct scan *c)
 #define SELDOM __attribute__((noinline))
 
 SELDOM static void
-pass_blanks(struct scan *c)
+pass_blanks(struct splice_scan *c)
 {
 	while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
 		c->p++;
 }
 
 static inline void
-skip_blanks(struct scan *c)
+skip_blanks(struct splice_scan *c)
 {
 	if (c->p < c->end && *c->p <= ' ')
 		pass_blanks(c);
@@ -174,7 +188,7 @@ skip_blanks(struct scan *c)
 
 /* Length of the sequence at p that is one code point but not one plain byte; 0 with c->why set. */
 static size_t
-read_peculiar(struct scan *c, const uint8_t *p)
+read_peculiar(struct splice_scan *c, const uint8_t *p)
 {
 	uint32_t code;
 	size_t n;
@@ -194,15 +208,13 @@ read_peculiar(struct scan *c, const uint8_t *p)
 	return n;
 }
 
-/* Reads a string on from its first byte that is not plain. */
+/* Reads on at c->p up to the string's closing quote, or up to `until`. */
 SELDOM static bool
-read_peculiar_string(struct scan *c, const uint8_t *p, struct str *ret)
+pass_string(struct splice_scan *c, struct open_string *o, const uint8_t *until)
 {
-	const uint8_t *start = c->p + 1;
-	size_t inner = 0; /* bytes that belong to a code point begun before them */
-	bool escaped = false;
+	const uint8_t *p = json_skip_plain(c->p, until);
 
-	for (; p < c->end && *p != '"'; p = json_skip_plain(p, c->end)) {
+	for (; p < until && *p != '"'; p = json_skip_plain(p, until)) {
 		do {
 			size_t n = read_peculiar(c, p);
 
@@ -210,26 +222,40 @@ read_peculiar_string(struct scan *c, const uint8_t *p, struct str *ret)
 				c->p = p;
 				return false;
 			}
-			escaped |= *p == '\\';
-			inner += n - 1;
+			o->escaped |= *p == '\\';
+			o->inner += n - 1;
 			p += n;
-		} while (p < c->end && *p >= 0x80);
+		} while (p < until && *p >= 0x80);
 	}
-	if (p == c->end)
-		return fail_early(c);
-	c->p = p + 1;
-	*ret = (struct str){
-		.p = (const char *)start,
-		.n = (size_t)(p - start),
-		.chars = (size_t)(p - start) - inner,
-		.escaped = escaped,
-	};
+	c->p = p;
+	return p != c->end || fail_early(c);
+}
+
+/* Steps over the closing quote. */
+static struct str
+close_string(struct splice_scan *c, const struct open_string *o)
+{
+	const size_t n = (size_t)(c->p++ - o->start);
+
+	return (struct str){(const char *)o->start, n, n - o->inner, o->escaped};
+}
+
+/* Reads a string on from its first byte that is not plain. */
+SELDOM static bool
+read_peculiar_string(struct splice_scan *c, const uint8_t *p, struct str *ret)
+{
+	struct open_string o = {.start = c->p + 1};
+
+	c->p = p;
+	if (!pass_string(c, &o, c->end))
+		return false;
+	*ret = close_string(c, &o);
 	return true;
 }
 
-/* Most strings are plain to their end: they cost no call. */
+/* Reads a member's name.  Most are plain to their end: they cost no call. */
 static bool
-read_string(struct scan *c, struct str *ret)
+read_string(struct splice_scan *c, struct str *ret)
 {
 	const uint8_t *start = c->p + 1, *p = json_skip_plain(start, c->end);
 	const size_t n = (size_t)(p - start);
@@ -275,7 +301,7 @@ undo_escapes(struct str *str, char buf[KEY_BUF])
 /* The record for a member of the outer object called `key`; *ret_member NULL if the member is
  * not needed. */
 static bool
-claim_member(struct scan *c, const struct str *key, struct splice_member **ret_member)
+claim_member(struct splice_scan *c, const struct str *key, struct splice_member **ret_member)
 {
 	enum splice_key k;
 
@@ -299,7 +325,7 @@ claim_member(struct scan *c, const struct str *key, struct splice_member **ret_m
 
 /* Engines take the last of duplicates, so only the last one's size counts. */
 static enum role
-restart_tally(struct scan *c, enum tally tally, enum role role)
+restart_tally(struct splice_scan *c, enum tally tally, enum role role)
 {
 	c->chars[tally] = 0;
 	c->numbers[tally] = 0;
@@ -311,7 +337,8 @@ restart_tally(struct scan *c, enum tally tally, enum role role)
 /* Records one member of the outer object; `start` and `comma` are the offsets of its key and its
  * comma. */
 static bool
-member_start(struct scan *c, const struct str *key, size_t start, size_t comma, enum role *ret_role)
+member_start(struct splice_scan *c, const struct str *key, size_t start, size_t comma,
+	enum role *ret_role)
 {
 	struct splice_member *m;
 
@@ -335,7 +362,7 @@ member_start(struct scan *c, const struct str *key, size_t start, size_t comma, 
 }
 
 static void
-value_end(struct scan *c)
+value_end(struct splice_scan *c)
 {
 	if (c->depth != 1 || c->open == NULL)
 		return;
@@ -345,7 +372,7 @@ value_end(struct scan *c)
 
 /* The role of a message's or a part's member; a doubled one takes back what the former counted. */
 static enum role
-member_role(struct scan *c, enum role in, const struct str *key)
+member_role(struct splice_scan *c, enum role in, const struct str *key)
 {
 	for (size_t i = 0; i < ROLE_KEYS && roles[in].members[i].key != NULL; i++) {
 		enum role role = roles[in].members[i].role;
@@ -360,7 +387,7 @@ member_role(struct scan *c, enum role in, const struct str *key)
 
 /* Reads the name of a member whose value may have a role: a member of the outer object, or of a message. */
 SELDOM static bool
-read_name(struct scan *c, enum role in, size_t comma, enum role *ret_role)
+read_name(struct splice_scan *c, enum role in, size_t comma, enum role *ret_role)
 {
 	size_t start = offset(c);
 	char buf[KEY_BUF];
@@ -378,7 +405,7 @@ read_name(struct scan *c, enum role in, size_t comma, enum role *ret_role)
 
 /* Reads `"key" :` of a member and says which role its value has. */
 static bool
-read_key(struct scan *c, size_t comma, enum role *ret_role)
+read_key(struct splice_scan *c, size_t comma, enum role *ret_role)
 {
 	enum role in = c->level[c->depth - 1] & LEVEL_ROLE;
 	struct str key;
@@ -402,7 +429,7 @@ read_key(struct scan *c, size_t comma, enum role *ret_role)
 /* --- values --- */
 
 static bool
-enter(struct scan *c, enum role role, unsigned kind)
+enter(struct splice_scan *c, enum role role, unsigned kind)
 {
 	if (c->depth == SPLICE_MAX_DEPTH)
 		return fail(c, "nested too deeply");
@@ -413,7 +440,7 @@ enter(struct scan *c, enum role role, unsigned kind)
 
 /* A message or a part of one has been read: adds its count. */
 static void
-settle(struct scan *c, enum role role)
+settle(struct splice_scan *c, enum role role)
 {
 	if (role == R_PART) {
 		c->chars[T_MESSAGE] += c->chars[T_IS_TEXT] ? c->chars[T_PART] : 0;
@@ -425,7 +452,7 @@ settle(struct scan *c, enum role role)
 }
 
 static bool
-leave(struct scan *c)
+leave(struct splice_scan *c)
 {
 	c->p++;
 	c->depth--;
@@ -435,7 +462,7 @@ leave(struct scan *c)
 }
 
 static bool
-read_word(struct scan *c, const char *word)
+read_word(struct splice_scan *c, const char *word)
 {
 	size_t n = strlen(word);
 
@@ -446,7 +473,7 @@ read_word(struct scan *c, const char *word)
 }
 
 static bool
-read_digits(struct scan *c)
+read_digits(struct splice_scan *c)
 {
 	const uint8_t *start = c->p;
 
@@ -458,13 +485,13 @@ read_digits(struct scan *c)
 }
 
 static bool
-at_byte(const struct scan *c, char a, char b)
+at_byte(const struct splice_scan *c, char a, char b)
 {
 	return c->p < c->end && (*c->p == (uint8_t)a || *c->p == (uint8_t)b);
 }
 
 static bool
-read_number(struct scan *c)
+read_number(struct splice_scan *c)
 {
 	if (at_byte(c, '-', '-'))
 		c->p++;
@@ -517,17 +544,52 @@ is_text(struct str *str)
 	return key_is(str, "text", 4);
 }
 
-static bool
-read_scalar(struct scan *c, enum splice_type type, enum role role)
+static void
+count_string(struct splice_scan *c, enum role role, struct str *str)
+{
+	c->chars[roles[role].string] += role == R_TYPE ? is_text(str) : str->chars;
+}
+
+/* Reads on the value that is a string, to its end or to that of the step. */
+SELDOM static bool
+read_on(struct splice_scan *c)
 {
 	struct str str;
 
+	if (!pass_string(c, &c->string, c->until))
+		return false;
+	if (c->p >= c->until)
+		return true;
+	str = close_string(c, &c->string);
+	count_string(c, c->string.role, &str);
+	c->string.start = NULL;
+	return true;
+}
+
+/* Reads a value that is a string. */
+static bool
+read_text(struct splice_scan *c, enum role role)
+{
+	const uint8_t *start = c->p + 1, *p = json_skip_plain(start, c->until);
+	const size_t n = (size_t)(p - start);
+	struct str str = {.p = (const char *)start, .n = n, .chars = n};
+
+	if (p >= c->until || *p != '"') {
+		c->string = (struct open_string){.start = start, .role = role};
+		c->p = p;
+		return read_on(c);
+	}
+	c->p = p + 1;
+	count_string(c, role, &str);
+	return true;
+}
+
+static bool
+read_scalar(struct splice_scan *c, enum splice_type type, enum role role)
+{
 	switch (type) {
 	case ST_STRING:
-		if (!read_string(c, &str))
-			return false;
-		c->chars[roles[role].string] += role == R_TYPE ? is_text(&str) : str.chars;
-		return true;
+		return read_text(c, role);
 	case ST_TRUE:
 		return read_word(c, "true");
 	case ST_FALSE:
@@ -546,7 +608,7 @@ read_scalar(struct scan *c, enum splice_type type, enum role role)
 }
 
 static bool
-read_value(struct scan *c, enum role role)
+read_value(struct splice_scan *c, enum role role)
 {
 	enum splice_type type;
 
@@ -563,8 +625,10 @@ read_value(struct scan *c, enum role role)
 		return enter(c, role, 0);
 	if (!read_scalar(c, type, role))
 		return false;
+	if (c->string.start != NULL)
+		return true;
 	if (type == ST_NUMBER && c->depth > 0 && (c->level[c->depth - 1] & LEVEL_OBJECT) == 0) {
-		uint64_t more = json_skip_integers(&c->p, c->end);
+		uint64_t more = json_skip_integers(&c->p, c->until);
 
 		c->numbers[roles[role].number] += more;
 		if ((c->level[c->depth - 1] & LEVEL_ROLE) == R_PROMPT)
@@ -576,7 +640,7 @@ read_value(struct scan *c, enum role role)
 
 /* An element of an array of the role `in` begins.  Returns the element's role. */
 static enum role
-count_element(struct scan *c, enum role in)
+count_element(struct splice_scan *c, enum role in)
 {
 	c->elements += in == R_PROMPT;
 	return roles[in].element;
@@ -585,7 +649,7 @@ count_element(struct scan *c, enum role in)
 /* Reads one member or element of the innermost container up to its value's end or opening bracket,
  * or the container's end. */
 static bool
-read_item(struct scan *c)
+read_item(struct splice_scan *c)
 {
 	uint8_t *level = &c->level[c->depth - 1];
 	bool object = (*level & LEVEL_OBJECT) != 0;
@@ -612,56 +676,137 @@ read_item(struct scan *c)
 	return read_value(c, role);
 }
 
-/* Reads the whole text; *ret_open is where its object begins, *ret_close where it ends. */
+/* Reads up to the object's first member. */
 static bool
-read_body(struct scan *c, size_t *ret_open, size_t *ret_close)
+read_open(struct splice_scan *c)
 {
 	if (c->end - c->p > (ptrdiff_t)(UINT32_MAX - 1))
 		return fail(c, "longer than 4 GiB");
 	skip_blanks(c);
 	if (c->p == c->end || *c->p != '{')
 		return fail(c, "not a JSON object");
-	*ret_open = offset(c);
-	(void)enter(c, R_BODY, LEVEL_OBJECT);
-	while (c->depth > 0)
-		if (!read_item(c))
+	c->open_at = offset(c);
+	return enter(c, R_BODY, LEVEL_OBJECT);
+}
+
+/* Reads on, to the end of the object or a little beyond that of the step. */
+static bool
+read_items(struct splice_scan *c)
+{
+	while (c->depth > 0 && (c->p < c->until || c->until == c->end)) {
+		if (c->string.start == NULL) {
+			if (!read_item(c))
+				return false;
+			continue;
+		}
+		if (!read_on(c))
 			return false;
-	*ret_close = offset(c) - 1;
+		if (c->string.start == NULL)
+			value_end(c);
+	}
+	return true;
+}
+
+/* What follows the object. */
+static bool
+read_close(struct splice_scan *c)
+{
+	c->close_at = offset(c) - 1;
 	skip_blanks(c);
 	return c->p == c->end || fail(c, "text after the object");
+}
+
+static bool
+read_body(struct splice_scan *c)
+{
+	return read_open(c) && read_items(c) && read_close(c);
+}
+
+static struct splice_scan
+scan_of(const char *text, size_t len)
+{
+	const uint8_t *bytes = (const uint8_t *)text;
+
+	return (struct splice_scan){
+		.text = bytes, .p = bytes, .end = bytes + len, .until = bytes + len};
+}
+
+static void
+begin_members(struct splice_scan *c, struct splice *s, size_t len)
+{
+	c->s = s;
+	s->text = (const char *)c->text;
+	s->len = len;
+	s->nowned = 0;
+	s->met = 0;
+}
+
+static int
+give_result(const struct splice_scan *c, bool ok, const char **ret_why, size_t *ret_at)
+{
+	struct splice *s = c->s;
+
+	if (!ok) {
+		*ret_why = c->why;
+		*ret_at = offset(c);
+		return -1;
+	}
+	s->open = c->open_at;
+	s->close = c->close_at;
+	s->nmembers = c->nmembers;
+	s->prompt_chars = c->chars[T_PROMPT];
+	s->prompt_items = c->numbers[T_PROMPT];
+	s->prompt_elements = c->elements;
+	s->message_chars = c->chars[T_MESSAGES];
+	return 0;
 }
 
 int
 splice_scan(struct splice *s, const char *text, size_t len, const char **ret_why, size_t *ret_at)
 {
-	const uint8_t *bytes = (const uint8_t *)text;
-	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len, .s = s};
+	struct splice_scan c = scan_of(text, len);
 
-	s->text = text;
-	s->len = len;
-	s->nowned = 0;
-	s->met = 0;
-	if (!read_body(&c, &s->open, &s->close)) {
-		*ret_why = c.why;
-		*ret_at = offset(&c);
-		return -1;
-	}
-	s->nmembers = c.nmembers;
-	s->prompt_chars = c.chars[T_PROMPT];
-	s->prompt_items = c.numbers[T_PROMPT];
-	s->prompt_elements = c.elements;
-	s->message_chars = c.chars[T_MESSAGES];
-	return 0;
+	begin_members(&c, s, len);
+	return give_result(&c, read_body(&c), ret_why, ret_at);
+}
+
+struct splice_scan *
+splice_scan_new(struct splice *s, const char *text, size_t len)
+{
+	struct splice_scan *c = MEM_NEW(struct splice_scan);
+
+	*c = scan_of(text, len);
+	begin_members(c, s, len);
+	return c;
+}
+
+int
+splice_scan_step(struct splice_scan *c, size_t bytes, const char **ret_why, size_t *ret_at)
+{
+	const size_t left = (size_t)(c->end - c->p);
+
+	c->until = c->p + (bytes < left ? bytes : left);
+	if (c->depth == 0 && !read_open(c))
+		return give_result(c, false, ret_why, ret_at);
+	if (!read_items(c))
+		return give_result(c, false, ret_why, ret_at);
+	return c->depth > 0 ? 1 : give_result(c, read_close(c), ret_why, ret_at);
+}
+
+void
+splice_scan_free(struct splice_scan **c)
+{
+	free(*c);
+	*c = NULL;
 }
 
 int
 splice_member_raw(const char *text, size_t len, const char *name, struct splice_seg *ret_value)
 {
-	const uint8_t *bytes = (const uint8_t *)text;
-	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len, .name = name};
-	size_t open, close;
+	struct splice_scan c = scan_of(text, len);
 
-	if (!read_body(&c, &open, &close))
+	c.name = name;
+	if (!read_body(&c))
 		return -1;
 	if (c.wanted.end == 0)
 		return 0;
@@ -672,8 +817,7 @@ splice_member_raw(const char *text, size_t len, const char *name, struct splice_
 size_t
 splice_value(const char *text, size_t len)
 {
-	const uint8_t *bytes = (const uint8_t *)text;
-	struct scan c = {.text = bytes, .p = bytes, .end = bytes + len};
+	struct splice_scan c = scan_of(text, len);
 
 	if (!read_value(&c, R_NONE))
 		return 0;
@@ -687,7 +831,7 @@ bool
 splice_element(const struct splice_seg *list, size_t *at, struct splice_seg *ret_element)
 {
 	const uint8_t *bytes = (const uint8_t *)list->p;
-	struct scan c = {.text = bytes, .p = bytes + *at, .end = bytes + list->n};
+	struct splice_scan c = {.text = bytes, .p = bytes + *at, .end = bytes + list->n};
 	size_t n;
 
 	assert(list->n >= 2 && bytes[0] == '[');

@@ -4,7 +4,7 @@
  * replaced or added.  Nothing is re-serialised: big integers, 1e400, escapes, key order and the
  * client's own duplicate keys reach the engine as they were sent.
  *
- * Ownership: nothing is allocated; a scan points into the caller's text.
+ * Ownership: a scan points into the caller's text.  Nothing is allocated but a scan in steps.
  */
 #pragma once
 #include <stdbool.h>
@@ -32,6 +32,7 @@ enum splice_key {
 	SK_INPUT_IDS, /* the same */
 	SK_SAMPLING_PARAMS,
 	SK_PREVIOUS_RESPONSE_ID, /* /v1/responses */
+	SK_CACHE_SALT,           /* prompts of different salts share no cache */
 	SK_LORA_PATH,            /* SGLang's: an adapter, whatever `model` says */
 	/* limits of the prefill leg (protocols.md 1.6) */
 	SK_MAX_TOKENS,
@@ -111,6 +112,16 @@ struct splice {
  */
 int splice_scan(
 	struct splice *s, const char *text, size_t len, const char **ret_why, size_t *ret_at);
+
+/*
+ * The same in steps, for a text that would hold up others.  The text stays where it is meanwhile.  A step reads some
+ * `bytes`: longer are names of members, and blanks.  It returns 1 if the text goes on, or what splice_scan() returns;
+ * then no further step follows.
+ */
+struct splice_scan;
+struct splice_scan *splice_scan_new(struct splice *s, const char *text, size_t len);
+int splice_scan_step(struct splice_scan *c, size_t bytes, const char **ret_why, size_t *ret_at);
+void splice_scan_free(struct splice_scan **c);
 
 /* Last occurrence of an owned member (engines take the last of duplicates), or NULL. */
 const struct splice_member *splice_find(const struct splice *s, enum splice_key k);

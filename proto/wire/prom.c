@@ -13,7 +13,7 @@
 #include "proto/json/utf8.h"
 
 enum family { VLLM, SGLANG, PROCESS, NAMED, N_FAMILIES };
-enum meaning { RUNNING, WAITING, KV_USAGE, START, N_MEANINGS };
+enum meaning { RUNNING, WAITING, KV_USAGE, CAPACITY, START, N_MEANINGS };
 
 /* clang-format off */
 #define FIGURE(name, ...) { name, sizeof(name) - 1, __VA_ARGS__ }
@@ -39,6 +39,8 @@ static const struct figure {
 	FIGURE("sglang:num_decode_prealloc_queue_reqs",   SGLANG, WAITING, false),
 	FIGURE("sglang:num_decode_transfer_queue_reqs",   SGLANG, WAITING, false),
 	FIGURE("sglang:token_usage",                      SGLANG, KV_USAGE, false),
+	FIGURE("vllm:cache_config_info",                  VLLM,   CAPACITY, false),	/* in its labels */
+	FIGURE("sglang:max_total_num_tokens",             SGLANG, CAPACITY, false),
 	FIGURE("process_start_time_seconds",              PROCESS, START, false),
 };
 /* clang-format on */
@@ -47,14 +49,16 @@ static const struct figure {
 static_assert(N_FIGURES == PROM_FIGURES, "struct prom_page has a cell of each");
 enum { NAMED_RUNNING = N_FIGURES, NAMED_WAITING, NO_FIGURE };
 
-#define BEGIN 8        /* bytes by which a word: most lines differ in it from all figures */
+#define BEGIN 8 /* bytes by which a word: most lines differ in it from all figures */
+#define MAX_BLOCKS UINT32_MAX
 #define MAX_RANK 65535 /* of the other kinds of rank: three of them share one word */
 #define COUNT_MAX 1e15 /* a larger value is no count; sums of counts stay exact */
 #define MAX_VALUE_LEN 63
 
 struct labels {
 	uint64_t dp, tp, pp, moe_ep;
-	bool breakdown; /* one part of a figure whose total is a series of its own */
+	uint64_t blocks, block_size; /* of vllm:cache_config_info */
+	bool breakdown;              /* one part of a figure whose total is a series of its own */
 };
 
 /* What is left of a line. */
@@ -125,9 +129,9 @@ take_quoted(struct line *l, struct line *ret)
 	return false;
 }
 
-/* A rank; an empty label is the same as none, so it is 0. */
+/* A number of at most `max`; an empty label is the same as none, so it is 0. */
 static bool
-read_rank(const struct line *text, uint64_t max, uint64_t *ret)
+read_number_label(const struct line *text, uint64_t max, uint64_t *ret)
 {
 	uint64_t n = 0;
 
@@ -146,13 +150,18 @@ static bool
 read_label(const struct line *name, const struct line *value, struct labels *ret)
 {
 	if (is(name, "dp_rank"))
-		return read_rank(value, PROM_RANKS - 1, &ret->dp);
+		return read_number_label(value, PROM_RANKS - 1, &ret->dp);
 	if (is(name, "tp_rank"))
-		return read_rank(value, MAX_RANK, &ret->tp);
+		return read_number_label(value, MAX_RANK, &ret->tp);
 	if (is(name, "pp_rank"))
-		return read_rank(value, MAX_RANK, &ret->pp);
+		return read_number_label(value, MAX_RANK, &ret->pp);
 	if (is(name, "moe_ep_rank"))
-		return read_rank(value, MAX_RANK, &ret->moe_ep);
+		return read_number_label(value, MAX_RANK, &ret->moe_ep);
+	/* a cache of another kind may say "None": its capacity is not known */
+	if (is(name, "num_gpu_blocks"))
+		return read_number_label(value, MAX_BLOCKS, &ret->blocks) || true;
+	if (is(name, "block_size"))
+		return read_number_label(value, MAX_RANK, &ret->block_size) || true;
 	if (is(name, "priority")) /* SGLang with priority scheduling: the total has an empty one */
 		ret->breakdown = value->p != value->end;
 	return true;
@@ -306,6 +315,8 @@ read_line(struct prom_page *page, struct line l)
 		return true;
 	if (meaning_of(i) == KV_USAGE && v > 1)
 		v = 1;
+	if (meaning_of(i) == CAPACITY && family_of(i) == VLLM)
+		v = (double)(labels.blocks * labels.block_size);
 	note(&cells_of(page, labels.dp)[i], labels.tp << 32 | labels.pp << 16 | labels.moe_ep, v);
 	return true;
 }
@@ -403,6 +414,7 @@ take_load(const struct prom_cell total[N_MEANINGS], struct prom_load *ret)
 	ret->has_waiting = total[WAITING].n > 0;
 	ret->kv_usage = usage->n > 0 ? usage->sum / (double)usage->n : 0;
 	ret->has_kv_usage = usage->n > 0;
+	ret->capacity = total[CAPACITY].sum;
 	return ret->has_running || ret->has_waiting || ret->has_kv_usage;
 }
 

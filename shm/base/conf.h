@@ -28,6 +28,7 @@ enum policy_kind {
 	POLICY_RANDOM,
 	POLICY_SESSION,
 	POLICY_PREFIX,
+	POLICY_CACHE_AWARE,
 	POLICY_N
 };
 /* the load that least_loaded, power_of_two and prefix compare */
@@ -383,8 +384,9 @@ struct conf {
 	uint32_t queue_slots;      /* of each pool: requests that can wait */
 	uint32_t running_requests; /* of each worker: requests in flight that pdctl shows */
 	uint32_t recent_requests;  /* of all workers: requests that have ended, and pdctl shows */
-	uint32_t client_entries;   /* clients whose limits are tracked; a multiple of 8 */
-	uint32_t max_api_keys;     /* rows of the api_keys_file */
+	uint64_t prefix_index_bytes;
+	uint32_t client_entries; /* clients whose limits are tracked; a multiple of 8 */
+	uint32_t max_api_keys;   /* rows of the api_keys_file */
 
 	/* settings that a worker reads at its start: a change starts a new generation */
 	uint32_t workers; /* `auto` already resolved */

@@ -18,7 +18,8 @@ NAMES(role_name, enum role, ROLE_N,
 NAMES(policy_name, enum policy_kind, POLICY_N,
 	[POLICY_ROUND_ROBIN] = "round_robin", [POLICY_LEAST_LOADED] = "least_loaded",
 	[POLICY_POWER_OF_TWO] = "power_of_two", [POLICY_RANDOM] = "random",
-	[POLICY_SESSION] = "session", [POLICY_PREFIX] = "prefix")
+	[POLICY_SESSION] = "session", [POLICY_PREFIX] = "prefix",
+	[POLICY_CACHE_AWARE] = "cache_aware")
 NAMES(load_name, enum load_kind, LOAD_N,
 	[LOAD_REQUESTS] = "requests", [LOAD_TOKENS] = "tokens")
 NAMES(pairing_name, enum pairing_kind, PAIRING_N,

@@ -10,7 +10,7 @@
 // clang-format off
 #define CONNECTOR_LIST(X)										\
 X(NIXL, nixl,												\
-	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true,					\
+	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true, .decode_cached = true,		\
 	.keys = {"transfer_mode", "remote_host", "kv_lease", "fanout"})					\
 X(ORCHESTRATED, orchestrated,										\
 	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true,					\

@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 15
+#define SHM_VERSION 16
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -34,7 +34,8 @@ struct shm_header { /* W: master, before any fork */
 	uint32_t max_api_keys;
 	uint32_t span_bytes;                      /* of a worker's ring of spans */
 	uint32_t running_requests, kept_requests; /* notes of a worker: shm/notes.h */
-	uint32_t nslots;                          /* process slots: 2 x max_workers + SLOT_EXTRA */
+	uint32_t prefix_buckets;
+	uint32_t nslots;   /* process slots: 2 x max_workers + SLOT_EXTRA */
 	uint32_t instance; /* 1, and 1 more with each upgrade; stands in the nonces of flags */
 	uint64_t bytes;
 	uint64_t build;   /* hash of the build id: a segment of another build is refused */
@@ -164,6 +165,7 @@ struct ep_record { /* W: master */
 	/* whether `scraped` is absurd:1 | last KV usage, parts per million:32 */
 	uint64_t kv_usage;
 	uint64_t scraped_ms; /* clock_ms of those two; 0 = never */
+	uint64_t capacity;   /* tokens that its cache holds, shm/prefix.h; 0: unknown */
 };
 
 /*
@@ -224,6 +226,25 @@ struct refusal {
 	/* clock_ms() when a request last failed here and on another engine, and no engine served it;
 	 * 0 = never.  W: exchange by all */
 	uint64_t failed_alike_ms;
+};
+
+/* One per endpoint slot: what the prefix index (shm/prefix.h) knows of its engine. */
+struct prefix_engine {
+	/* tokens that it has computed; jumps when its cache is empty.  W: atomic add by all */
+	_Alignas(SHM_LINE / 2) uint64_t computed;
+	/* how far its hits are true, of the means of tokens reported and looked up:
+	 * part:16 | reported:24 | looked up:24; 0: none yet.  W: CAS by all */
+	uint64_t kept;
+	/* answers that said how much was in the cache, and tokens of their prompts: all, expected in the cache,
+	 * reported to be there.  W: atomic add by all */
+	uint64_t answers, prompt, expected, cached;
+};
+
+/* The words of the prefix index, a cache line each. */
+#define PREFIX_WAYS 8
+struct prefix_bucket {
+	/* tag:18 | endpoint slot:16 | stamp:30; 0: never used.  W: all; any whole word may stand here */
+	_Alignas(SHM_LINE / 2) uint64_t word[PREFIX_WAYS];
 };
 
 /* What is counted by name, and how many slots there are: shm/named.h. */

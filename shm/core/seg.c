@@ -30,6 +30,7 @@
 #define MAX_API_KEYS 65536
 #define MAX_SPAN_BYTES (256u << 20)
 #define MAX_NOTES (1u << 20)
+#define MAX_PREFIX_BUCKETS (1u << 30)
 #define MAX_POOLS 4096 /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 
 /* Every version must find these two at the same offsets, or it could not refuse the others. */
@@ -65,6 +66,8 @@ static_assert(sizeof(struct announced) == 2 * SHM_LINE, "as drawn in shm/README"
 static_assert(offsetof(struct announced, kv) == 24 + ANNOUNCED_ADDRESS, "as drawn in shm/README");
 static_assert(ANNOUNCED_ADDRESS % sizeof(uint64_t) == 0, "texts are copied word by word");
 static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a line");
+static_assert(sizeof(struct prefix_engine) == SHM_LINE / 2, "half a line each");
+static_assert(sizeof(struct prefix_bucket) == SHM_LINE / 2, "a cache line each");
 static_assert(sizeof(struct span_ring) == 2 * SHM_LINE, "worker and exporter write a line each");
 static_assert(sizeof(struct notes_head) == SHM_LINE && sizeof(struct note_words) == 2 * SHM_LINE,
 	"as drawn in shm/README");
@@ -105,6 +108,8 @@ enum part {
 	PART_SLABS,
 	PART_SPANS,
 	PART_NOTES,
+	PART_PREFIX_ENGINES,
+	PART_PREFIX,
 	PART_N
 };
 static_assert(PART_N == SEG_NPARTS, "one row per part");
@@ -193,6 +198,8 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
 		[PART_SPANS]      = { "spans", 0, workers * (sizeof(struct span_ring) + s->span_bytes) },
 		[PART_NOTES]      = { "requests", 0, workers * notes_bytes(s) },
+		[PART_PREFIX_ENGINES] = { "prefix engines", 0, s->max_endpoints * sizeof(struct prefix_engine) },
+		[PART_PREFIX]     = { "prefix index", 0, s->prefix_buckets * sizeof(struct prefix_bucket) },
 	};
 	// clang-format on
 	size_t at = 0;
@@ -227,7 +234,8 @@ sizes_possible(const struct seg_sizes *s)
 	       s->max_quotas <= MAX_QUOTAS && s->max_quotas % QUOTA_WAYS == 0 &&
 	       s->queue_slots <= MAX_QUEUE && s->max_api_keys <= MAX_API_KEYS &&
 	       s->span_bytes <= MAX_SPAN_BYTES && s->span_bytes % SHM_LINE == 0 &&
-	       s->running_requests <= MAX_NOTES && s->kept_requests <= MAX_NOTES;
+	       s->running_requests <= MAX_NOTES && s->kept_requests <= MAX_NOTES &&
+	       s->prefix_buckets <= MAX_PREFIX_BUCKETS && s->prefix_buckets % 2 == 0;
 }
 
 static struct seg *
@@ -265,6 +273,8 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->slabs = AT(PART_SLABS);
 	seg->spans = AT(PART_SPANS);
 	seg->notes = AT(PART_NOTES);
+	seg->prefix_engines = AT(PART_PREFIX_ENGINES);
+	seg->prefix = AT(PART_PREFIX);
 	seg->pool_names = AT(PART_POOL_NAMES);
 	seg->arenas = AT(PART_ARENAS);
 	seg->keys_arenas = AT(PART_KEYS_ARENAS);
@@ -354,6 +364,7 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.span_bytes = sizes->span_bytes,
 		.running_requests = sizes->running_requests,
 		.kept_requests = sizes->kept_requests,
+		.prefix_buckets = sizes->prefix_buckets,
 		.nslots = worker_slots(sizes) + SLOT_EXTRA,
 		.instance = sizes->instance,
 		.bytes = bytes,
@@ -425,6 +436,7 @@ seg_check(const struct shm_header *hdr, uint64_t build)
 		.span_bytes = hdr->span_bytes,
 		.running_requests = hdr->running_requests,
 		.kept_requests = hdr->kept_requests,
+		.prefix_buckets = hdr->prefix_buckets,
 	};
 
 	if (hdr->magic != SHM_MAGIC || hdr->version != SHM_VERSION || hdr->build != build)

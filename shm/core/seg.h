@@ -25,6 +25,7 @@ struct seg_sizes {
 	uint32_t max_api_keys;
 	uint32_t span_bytes;                      /* per worker; a multiple of SHM_LINE */
 	uint32_t running_requests, kept_requests; /* per worker */
+	uint32_t prefix_buckets;                  /* even; 0: no prefix index */
 	uint32_t instance;                        /* whose segment this is; no size */
 };
 
@@ -52,8 +53,10 @@ struct seg {
 	struct fallback *fallbacks;  /* [max_pools] */
 	/* [max_pools][METRIC_EXEMPLARS][METRIC_BUCKETS + 1]: shm/exemplar.h */
 	struct exemplar_words *exemplars;
-	unsigned char *slabs; /* [nslots] metrics slabs: seg_slab() */
-	unsigned char *spans; /* [worker slots] rings: seg_span_ring() */
+	struct prefix_engine *prefix_engines; /* [max_endpoints] */
+	struct prefix_bucket *prefix;         /* [prefix_buckets] */
+	unsigned char *slabs;                 /* [nslots] metrics slabs: seg_slab() */
+	unsigned char *spans;                 /* [worker slots] rings: seg_span_ring() */
 	unsigned char *notes; /* [worker slots] tables and rings: seg_notes(), seg_note() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
@@ -78,7 +81,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 30
+#define SEG_NPARTS 32
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

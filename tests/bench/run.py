@@ -9,11 +9,11 @@ import time
 
 from stage import BIN, PACE_MS, Stage, post, pss_kib, tree
 
-PROXIES = ("router", "nginx", "haproxy")
+PROXIES = ("router", "nginx", "haproxy", "tcp")  # the last one: haproxy, which reads no HTTP
 FIGURES = ["idle", "requests", "paced", "burst", "unpaced", "first_event", "delay", "tls_requests", "tls_paced",
            "tls_delay", "handshakes"]  # methods of Bench
 TLS = {"tls_requests", "tls_paced", "tls_delay", "handshakes"}
-IDLE = 2000
+IDLE = {"": 2000, ", 4,000": 4000}  # streams, and what their figures' names end with; 4,096 connections wait at most
 PACED = 64
 WINDOW_S = 2.5
 BUDGET_S = 200  # no new round is begun after that
@@ -26,6 +26,9 @@ MARKS = {
     "event, burst": ("us of CPU", "nginx", 1.5),
     "event, unpaced": ("us of CPU", "nginx", None),
     "idle stream": ("KiB of PSS", None, 16.0),
+    "idle stream, 4,000": ("KiB of PSS", None, 16.0),
+    "opened": ("ms", None, None),
+    "opened, 4,000": ("ms", None, None),
     "first event, p50": ("us added", None, None),
     "first event, p99": ("us added", None, None),
     "event delay, p50": ("us added", None, None),
@@ -75,15 +78,19 @@ class Bench:
     def best(self, figure, who):
         return min(self.got[figure][who]) if who in self.got.get(figure, {}) else None
 
+    def who(self, lane):
+        """Those that serve it."""
+        return [who for who in PROXIES if lane in self.stage.ports[who]]
+
     def requests(self, figure="request of", lane="fast", **options):
         for size, n in ((1, 3000), (128, 300)):
-            for who in PROXIES:
+            for who in self.who(lane):
                 r = self.load(who, lane, body("fast", size << 10), conns=32, requests=n, warm=n // 5, **options)
                 self.note(f"{figure} {size} KiB", who, r["cpu_us"] / r["requests"])
 
     def paced(self, figure="event, paced", lane="paced", **options):
         tokens = int((WINDOW_S + 1.0) * 1000 / PACE_MS)
-        for who in PROXIES:
+        for who in self.who(lane):
             r = self.load(who, lane, body("paced", stream=True, tokens=tokens), conns=PACED, window=WINDOW_S,
                           events=tokens + 2, **options)  # the role, the tokens, [DONE]
             if r["events"] < 0.9 * PACED * WINDOW_S * 1000 / PACE_MS:
@@ -98,7 +105,7 @@ class Bench:
 
     def handshakes(self):
         """One after the other, without a request; each ends with close_notify of both sides."""
-        for who in PROXIES:
+        for who in self.who("tls fast"):
             for figure, options in (("TLS, full handshake", {}), ("TLS, resumed", {"resume": True})):
                 r = self.load(who, "tls fast", "", tls=True, shakes=500, **options)
                 self.note(figure, who, r["cpu_us"] / r["requests"])
@@ -130,7 +137,7 @@ class Bench:
     def delay(self, figure="event delay, p50", lane="stream", **options):
         """Eight streams stand still; each step lets the engine write one event to each.  The direct call is plain."""
         engine = self.stage.direct["fast"]
-        for who in ("direct",) + PROXIES:
+        for who in ["direct", *self.who(lane)]:
             post(engine, "/sim/pause_stream", "{}")
             how = (lane, options) if who in PROXIES else ("stream", {})
             r = self.load(who, how[0], body("fast", stream=True, tokens=100000), conns=8, step_port=engine, steps=200, **how[1])
@@ -140,17 +147,20 @@ class Bench:
     def tls_delay(self):
         self.delay("TLS, event delay, p50", "tls stream", tls=True)
 
-    def idle(self, n):
+    def idle(self, n, suffix):
+        """Streams are opened at once; the time until the last one has its first event."""
         for who in PROXIES:
             self.load(who, "idle", body("idle", tokens=1), conns=64, requests=200)
             before = pss_kib(self.stage.pid[who])
             args = self.args(who, "idle", body("idle", stream=True, tokens=16), conns=n, hold=True)
+            begun = time.monotonic()
             p = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             try:
                 if b"held" not in p.stdout.readline():
                     raise SystemExit(f"bench: {n} streams through {who} could not be opened")
+                self.note("opened" + suffix, who, (time.monotonic() - begun) * 1000)
                 time.sleep(0.5)
-                self.note("idle stream", who, (pss_kib(self.stage.pid[who]) - before) / n)
+                self.note("idle stream" + suffix, who, (pss_kib(self.stage.pid[who]) - before) / n)
             finally:
                 p.stdin.close()
                 p.wait()
@@ -159,13 +169,13 @@ class Bench:
 def table(bench):
     """Prints it; returns the names of the figures that miss their mark."""
     missed = []
-    print(f"\n{'figure':<22} {'unit':<11}{'router':>9}{'nginx':>9}{'haproxy':>9}   router/other   mark")
+    print(f"\n{'figure':<22} {'unit':<11}" + "".join(f"{who:>9}" for who in PROXIES) + "   router/other   mark")
     for figure, (unit, against, mark) in MARKS.items():
         v = {who: bench.best(figure, who) for who in PROXIES}
         if v["router"] is None:
             continue
         if unit == "us added":
-            v = {who: v[who] - bench.best(figure, "direct") for who in v}
+            v = {who: v[who] - bench.best(figure, "direct") for who in v if v[who] is not None}
         other = v[against or "nginx"]
         ratio = v["router"] / other if other > 0 else 0
         outcome = ""
@@ -174,7 +184,7 @@ def table(bench):
             outcome = f"{'ok  ' if ok else 'MISS'} at most {mark:g} {f'x {against}' if against else unit}"
             if not ok:
                 missed.append(figure)
-        print(f"{figure:<22} {unit:<11}" + "".join(f"{v[who]:9.2f}" for who in PROXIES) +
+        print(f"{figure:<22} {unit:<11}" + "".join(f"{v[who]:9.2f}" if v.get(who) is not None else f"{'-':>9}" for who in PROXIES) +
               f"   {ratio:12.2f}   {outcome}")
     return missed
 
@@ -188,7 +198,6 @@ def main():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     fds = min(hard, 20000)
-    idle = min(IDLE, (fds - 400) // 4)
     begun = time.monotonic()
     wanted = opt.only.split(",")
     if not set(wanted) <= set(FIGURES):
@@ -196,10 +205,12 @@ def main():
     values = {}
     if "idle" in wanted:
         wanted.remove("idle")
-        if idle < IDLE:
-            print(f"only {hard} file descriptors are allowed: {idle} idle streams instead of {IDLE}")
-        with Stage(fds=fds) as stage:  # processes of their own: memory that was freed before would be used again
-            Bench(stage, values).idle(idle)
+        for suffix, n in IDLE.items():
+            idle = min(n, (fds - 400) // 4)
+            if idle < n:
+                print(f"only {hard} file descriptors are allowed: {idle} idle streams instead of {n}")
+            with Stage(fds=fds) as stage:  # processes of their own: memory that was freed before would be used again
+                Bench(stage, values).idle(idle, suffix)
     with Stage(fds=fds, tls=any(name in TLS for name in wanted)) as stage:
         bench = Bench(stage, values)
         rounds = 0

@@ -42,14 +42,14 @@ global
   nbthread 1
   maxconn {conns}
 defaults
-  mode http
   timeout connect 5s
   timeout client 1h
   timeout server 1h
-  option http-no-delay
-  http-reuse always
+  {all}
 {servers}
 """
+HAPROXY_HTTP = "mode http\n  option http-no-delay\n  http-reuse always"
+HAPROXY_TCP = "mode tcp"  # bytes as they come: a connection of a client has one to the engine
 HAPROXY_SERVER = """
 frontend f_{name}
   bind 127.0.0.1:{port} {tls}
@@ -72,6 +72,7 @@ ROUTER_POOL = """
     routing_threshold: {threshold}
     prefill: [{{url: "http://127.0.0.1:{prefill}"}}]
     decode: [{{url: "http://127.0.0.1:{engine}"}}]
+    {more}
 """
 
 
@@ -137,11 +138,12 @@ def key_of(number):
 class Stage:
     """`ports[who][lane]` is where to send; `pid[who]` the root of a process tree."""
 
-    def __init__(self, proxies=("router", "nginx", "haproxy"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more="", tls=False):
+    def __init__(self, proxies=("router", "nginx", "haproxy", "tcp"), router_under=(), fds=20000, workers=1, legs=2, keys=0, more="", pool="", tls=False):
         self.dir = Path(tempfile.mkdtemp(prefix="pdrouter-bench."))
         self.ports, self.pid, self.started = {}, {}, []
         self.fds, self.workers, self.legs, self.keys = fds, workers, legs, keys
         self.more = more  # lines of the router's configuration
+        self.pool = pool  # a line of each of its pools
         self.tls = tls  # the lanes of TLS_LANES, too
         try:
             if tls:
@@ -220,7 +222,8 @@ class Stage:
     def router(self, under):
         port = free_port()
         threshold = 0 if self.legs == 2 else 1000000  # a prompt below it goes to decode alone
-        pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold) for x in LANES)
+        pools = "".join(ROUTER_POOL.format(lane=x, prefill=self.prefill, engine=self.direct[x], threshold=threshold,
+                                           more=self.pool) for x in LANES)
         conf = self.dir / "pdrouter.yaml"
         sandbox = "false" if under else "true"  # valgrind writes files in the worker
         tls_port = free_port()
@@ -232,7 +235,7 @@ class Stage:
         self.pid["router"] = p.pid
         self.ports["router"] = {**dict.fromkeys([*LANES, "stream"], port), **dict.fromkeys(TLS_LANES, tls_port)}
 
-    def beside(self, who, template, server, args, more, tls, tls_all=""):
+    def beside(self, who, template, server, args, more, tls, tls_all="", for_all=""):
         """A proxy with one port for each lane, and `stream`: the fast engine again, not buffered."""
         engine_of = {**{x: x for x in LANES}, "stream": "fast", **(TLS_LANES if self.tls else {})}
         ports = {x: free_port() for x in engine_of}
@@ -241,10 +244,11 @@ class Stage:
                           for x, port in ports.items())
         conf = self.dir / f"{who}.conf"
         conf.write_text(template.format(dir=self.dir, servers=servers, fds=self.fds, conns=self.fds // 2 - 100,
-                                        user="root" if os.getuid() == 0 else "nobody", tls=tls_all if self.tls else ""))
+                                        user="root" if os.getuid() == 0 else "nobody", tls=tls_all if self.tls else "", all=for_all))
         p = self.run(who, [*args, conf])
         self.until(who, p, lambda: all(get(port, "/health") == 200 for x, port in ports.items() if x not in TLS_LANES))
-        self.pid[who], self.ports[who] = p.pid, ports
+        self.pid[who] = p.pid
+        self.ports[who] = {x: port for x, port in ports.items() if x not in TLS_LANES or for_all != HAPROXY_TCP}
 
     def nginx(self):
         exe = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -253,6 +257,9 @@ class Stage:
                     f"ssl_certificate {self.dir}/cert.pem; ssl_certificate_key {self.dir}/key.pem; ssl_ciphers {CIPHERS}; "
                     "ssl_protocols TLSv1.2 TLSv1.3;")
 
-    def haproxy(self):
-        self.beside("haproxy", HAPROXY, HAPROXY_SERVER, [shutil.which("haproxy") or "/usr/sbin/haproxy", "-db", "-f"], "",
-                    f"ssl crt {self.dir}/both.pem ciphers {CIPHERS}")
+    def haproxy(self, who="haproxy", for_all=HAPROXY_HTTP):
+        self.beside(who, HAPROXY, HAPROXY_SERVER, [shutil.which("haproxy") or "/usr/sbin/haproxy", "-db", "-f"], "",
+                    f"ssl crt {self.dir}/both.pem ciphers {CIPHERS}", for_all=for_all)
+
+    def tcp(self):
+        self.haproxy("tcp", HAPROXY_TCP)

@@ -20,6 +20,7 @@ QUICK = {
     "test_balance.py": "test_max_inflight_is_kept",
     "test_blame.py": "test_a_prefill_engine_with_unusable_kv_is_ejected_and_named",
     "test_busy.py": "test_four_workers_know_of_one_answer",
+    "test_cache_aware.py": "test_turns_go_to_the_engine_that_has_the_conversation",
     "test_client_gone.py": "test_in_the_stream",
     "test_control.py": "test_check_says_what_is_broken",
     "test_cors.py": "test_a_page_of_any_origin",

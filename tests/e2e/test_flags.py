@@ -62,7 +62,7 @@ TWO = ["--static-backends", "http://127.0.0.1:1,http://127.0.0.1:2"]
     ([*TWO, *ORCHESTRATED, "--static-models", "m,m", "--static-model-labels", "a,b", "--port", "x"], "port"),
     (["--static-backends", "nonsense,b", *ORCHESTRATED, "--static-models", "m,m", "--static-model-labels", "a,b"], "nonsense"),
     (["--static-backends", "http://127.0.0.1:1", "--routing-logic", "roundrobin"], "static-models"),
-    (["--static-backends", "http://127.0.0.1:1", "--routing-logic", "kvaware"], "use prefixaware"),
+    (["--static-backends", "http://127.0.0.1:1", "--routing-logic", "ttft"], "use policy: least_loaded"),
     ([*TWO], "routing-logic"), (["--service-discovery", "k8s"], "use static, or in a configuration file dns"),
     (["--prefill", "http://127.0.0.1:1", "8998", "x"], "--prefill"), (["--decode", "http://127.0.0.1:1", "8998"], "8998"),
     (["--static-backends"], "static-backends"), (["--no-such-flag"], "no-such-flag"),

@@ -1,6 +1,7 @@
 """Processes that die, stop or are told to: others go on, nothing is left behind."""
 import contextlib
 import os
+import re
 import signal
 import socket
 import statistics
@@ -287,6 +288,24 @@ def sockets_of(pid):
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             n += os.readlink(fd).startswith("socket:")
     return n
+
+
+def sleeps_ended(pids):
+    """How often these processes have gone to sleep: each wake-up for nothing is one more."""
+    status = "".join(Path(f"/proc/{pid}/status").read_text() for pid in pids)
+    return sum(map(int, re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.M)))
+
+
+def test_a_connection_wakes_one_worker(world):
+    """EPOLLEXCLUSIVE: not all of them.  By itself a worker wakes up at heartbeats and ticks, 12 times a second."""
+    r, _, _ = world.pd(workers=12)
+    wait("all workers", lambda: r.ctl("workers").stdout.count("state=ready") == 12)
+    pids, begun = r.children(), time.monotonic()
+    before = sleeps_ended(pids)
+    for _ in range(100):
+        assert r.get("/live").status == 200
+    wakes = sleeps_ended(pids) - before
+    assert wakes < 5 * 100 + 12 * len(pids) * (time.monotonic() - begun)
 
 
 @pytest.mark.timing

@@ -285,6 +285,28 @@ def test_large_bodies_pass(shared, router):
     assert router.complete(prompt, max_tokens=1).status == 200
 
 
+# of short messages: it is scanned in several turns of the worker's loop
+LONG = {"model": MODEL, "messages": [{"role": "user", "content": f"\u00e9 {i}\n"} for i in range(40000)], "max_tokens": 3}
+
+
+def test_a_long_body_is_scanned_in_turns(shared, router):
+    body = json.dumps(LONG).encode()
+    a = router.post("/v1/chat/completions", body, [("X-Request-Id", "a-long-body")])
+    assert a.json()["choices"][0]["message"]["content"] == expect.text_chat(LONG, 3)
+    assert router.end_of("a-long-body")["states"].startswith("hbp")
+    a = router.post("/v1/chat/completions", body + b"x")
+    assert a.status == 400 and a.error["code"] == "bad_json" and "text after the object" in a.error["message"]
+
+
+def test_a_client_leaves_while_its_body_is_scanned(shared, router):
+    """Or a moment before or after: its request ends once."""
+    with router.client() as c:
+        c.request("POST", "/v1/chat/completions", LONG, [("X-Request-Id", "it-leaves")])
+    assert router.end_of("it-leaves")["reason"] in ("client_gone", "ok")
+    wait("its end", lambda: router.metric("requests_in_flight") == 1)
+    assert router.complete().status == 200
+
+
 def test_log_line_of_a_request(shared, router):
     router.complete(headers=[("X-Request-Id", "a-line")])
     line = router.end_of("a-line")

@@ -21,10 +21,11 @@ pytestmark = pytest.mark.timeout(2 * SECONDS + 60)
 
 
 def ask(r, i):
+    prompt = f"scribble {i % 10}" * 80  # of several cuts
     if i % 2:
-        list(r.open_stream(f"scribble {i}", n=6).events())
+        list(r.open_stream(prompt, n=6).events())
     else:
-        r.complete(f"scribble {i}", max_tokens=3)
+        r.complete(prompt, max_tokens=3)
 
 
 def is_wrong(r, engines):
@@ -42,9 +43,9 @@ def begin(world, collector):
     """Two engines of each role with one slot each, so that requests wait; all requests are traced."""
     p, d = ([world.engine(role) for _ in range(2)] for role in ("prefill", "decode"))
     ends = [[{"url": e.url, "max_inflight": 1} for e in role] for role in (p, d)]
-    r = world.router(world.pool(*ends, queue_size=16, eject_failures=3, eject_time="1s", eject_max_time="2s", retries=2),
-                     workers=3, log_level="debug", worker_watchdog="2s", client={"max_inflight": 100},
-                     tracing={"otlp": collector.url, "sample": 1, "ring": "16KiB"}, shared_memory={**FAST["shared_memory"], "recent_requests": 300})
+    r = world.router(world.pool(*ends, queue_size=16, eject_failures=3, eject_time="1s", eject_max_time="2s", retries=2, policy="cache_aware"),
+                     workers=3, log_level="debug", worker_watchdog="2s", client={"max_inflight": 100}, shared_memory={**FAST["shared_memory"], "prefix_index": "16KiB", "recent_requests": 300},
+                     tracing={"otlp": collector.url, "sample": 1, "ring": "16KiB"})
     return r.wait_all_up(), p + d
 
 

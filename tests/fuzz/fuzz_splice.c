@@ -4,7 +4,7 @@
  * Held against it: what the scan accepts, json-c accepts; the result of every edit is accepted
  * again by both, with the members the edit asked for; what stands outside the owned members stays
  * as it is, in order; splice_member_raw() and splice_find() agree; json_quote() of anything is a
- * JSON string.
+ * JSON string; a scan in steps finds the same.
  */
 #include "proto/json/json_string.h"
 #include "proto/json/splice.h"
@@ -13,6 +13,7 @@
 
 #include "proto/json/utf8.h"
 #include "tests/fuzz/check.h"
+#include "tests/unit/proto/json/in_steps.h"
 
 static void
 check_json(const char *text, size_t len)
@@ -184,10 +185,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const char *why = NULL;
 	size_t at = SIZE_MAX;
 	struct splice s;
+	size_t nsteps;
 
 	for (size_t i = 0; i < size; i++)
 		hash = (hash ^ data[i]) * 16777619;
 	check_quote(text, size, hash % (size + 2));
+	CHECK(same_in_steps(text, size, 1 + hash % (size + 1), &nsteps));
 	if (splice_scan(&s, text, size, &why, &at) != 0) {
 		CHECK(why != NULL && at <= size);
 		free(text);

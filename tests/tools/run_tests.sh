@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What `make test` runs, part by part: lint, the models of shm/, builds without a warning, unit tests, fuzz corpora, the
-# simulator's own check, that of tests/engine_args, end-to-end tests, a short torture, the scheduler simulated; then unit
-# tests, corpora and end-to-end tests under ASan (with leaks) and UBSan.  Goes on after a failure; the last line is
+# simulator's own check, that of tests/engine_args, end-to-end tests, a short torture, the scheduler simulated,
+# instructions counted; then unit tests, corpora and end-to-end tests under ASan (with leaks) and UBSan.  Goes on after a failure; the last line is
 # "N passed, N failed".
 #
 #   run_tests.sh            everything
@@ -173,7 +173,7 @@ run_verify() {
 }
 
 run_release() {
-	build release bins units build/release/pdwire build/release/torture build/release/sched build/release/tell || return
+	build release bins units build/release/pdwire build/release/torture build/release/sched build/release/tell build/release/pdload || return
 	build tsan build/tsan/torture || return
 	part "programs are hardened" python3 tests/lint/binary.py
 	units release
@@ -186,6 +186,7 @@ run_release() {
 	part "torture: a mutant is caught" tests/torture/mutants.sh load-check-then-add
 	chaos 30
 	part "scheduler, simulated" build/release/sched --smoke
+	part "instructions of a request" python3 tests/bench/callgrind.py --check
 	end_to_end release "end to end, release" -n 8 --dist loadfile -m 'not timing'
 	end_to_end release "end to end, measuring time" -m timing
 }

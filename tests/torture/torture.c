@@ -56,6 +56,7 @@ static const struct {
 	[BAD_EJECTED] = { "wrongly_ejected", "an endpoint that never failed is ejected" },
 	[BAD_FOREVER] = { "out_for_ever", "an ejected endpoint is not tried again" },
 	[BAD_RATE]   = { "wrong_rate", "more or fewer requests of a client than burst and rate allow" },
+	[BAD_HINT]   = { "wrong_hint", "an engine is found with a prompt of a former life, or not with a new one" },
 	[BAD_CHECK]  = { "check", "the invariant checker found something: see its lines above" },
 	[BAD_IDLE]   = { "idle", "a round in which a part did nothing" },
 	[BAD_DEATH]  = { "strange_death", "a child died, and not of our signals: see its assertion" },
@@ -117,6 +118,10 @@ static const struct part {
 		{ { listener, 1, 3, STOPS | DIES, 1, NULL, NULL },
 		  { announcer, 0, 1, STOPS | DIES, 3, NULL, NULL } },
 		NULL, { announce_settle } },
+	{ "prefix", 1, false, 1500,
+		{ { indexer, 0, 3, STOPS | DIES, 1, NULL, NULL },
+		  { scribbler, 3, 1, STOPS | DIES, 1, NULL, NULL } },
+		NULL, { indexers_settle } },
 };
 // clang-format on
 #define NPARTS (sizeof(parts) / sizeof(parts[0]))
@@ -277,6 +282,7 @@ report(const struct options *o, uint64_t began_us)
 	queuers_report();
 	changes_report();
 	announce_report();
+	indexers_report();
 	for (int i = 0; i < BAD_N; i++)
 		if (findings->n[i] > 0)
 			printf("BAD %s=%" PRIu64 ": %s\n", bad_rows[i].name, findings->n[i],
@@ -366,7 +372,8 @@ set_up(const struct options *o)
 		.max_pools = 1,
 		.flags_per_worker = 64,
 		.max_quotas = 8,
-		.queue_slots = 64};
+		.queue_slots = 64,
+		.prefix_buckets = 64};
 	const int r = seg_new(&sizes, BUILD, &seg);
 
 	if (r != 0) {
@@ -385,6 +392,7 @@ set_up(const struct options *o)
 	queuers_init();
 	changes_init();
 	announce_init();
+	indexers_init();
 }
 
 int

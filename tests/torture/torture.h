@@ -36,6 +36,7 @@ enum bad {
 	BAD_EJECTED,
 	BAD_FOREVER,
 	BAD_RATE,
+	BAD_HINT,
 	BAD_CHECK,
 	BAD_IDLE,
 	BAD_DEATH,
@@ -134,3 +135,9 @@ void announcer(struct life *l);
 void listener(struct life *l);
 void announce_settle(void);
 void announce_report(void);
+
+void indexers_init(void);
+void indexer(struct life *l);
+void scribbler(struct life *l);
+void indexers_settle(void);
+void indexers_report(void);

@@ -42,11 +42,18 @@ timing_first_byte(const struct attempt *a, const struct leg *leg)
 		latency_add(a->w->seg, ep->slot, LATENCY_FIRST, clock_us() - begun_us);
 }
 
+/* Of policy cache_aware less is reserved than the prompt has. */
+static uint64_t
+prompt_tokens(const struct reservation *r)
+{
+	return r->guess.prompt != 0 ? r->guess.prompt : r->tokens;
+}
+
 void
 timing_prefilled(struct attempt *a, uint64_t now_us)
 {
 	const uint64_t us = now_us - a->timing.prefill_us,
-		       all = a->reserved.of[ROLE_PREFILL].tokens;
+		       all = prompt_tokens(&a->reserved.of[ROLE_PREFILL]);
 	uint64_t cached;
 
 	a->timing.decode_us = now_us;
@@ -122,6 +129,7 @@ timing_stream_ended(struct attempt *a)
 	const struct timing *t = &a->timing;
 	const uint64_t n = a->sse.events - t->stretch_events;
 
+	tokens_answered(a);
 	if (t->stretch_us != 0 && n >= FEW_EVENTS)
 		record_events(a, clock_us() - t->stretch_us, n);
 	a->timing.stretch_us = 0;
@@ -132,6 +140,7 @@ timing_answered(struct attempt *a)
 {
 	uint64_t tokens;
 
+	tokens_answered(a);
 	/* Decode alone has computed the prompt in that time, too. */
 	if (a->timing.decode_us == 0 || a->prefill == PREFILL_NOT_NEEDED || !counts(a))
 		return;

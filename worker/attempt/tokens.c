@@ -1,6 +1,8 @@
 #include "worker/attempt/tokens.h"
 
 #include "worker/attempt/attempt.h"
+#include "worker/base/core.h"
+#include "worker/net/connpool.h"
 
 /* The paths that call prompt and completion by other names: Anthropic's, and OpenAI's Responses. */
 static bool
@@ -9,6 +11,17 @@ says_input(const struct attempt *a)
 	const enum route route = a->t.of.facts->route;
 
 	return route == ROUTE_RESPONSES || route_is_anthropic(route);
+}
+
+/* The engine of that role has computed the prompt. */
+static void
+compare(const struct attempt *a, enum role role, uint64_t cached, uint64_t prompt)
+{
+	const struct reservation *r = &a->reserved.of[role];
+
+	if (r->ep != NULL && prompt != USAGE_NONE && reservation_of_this_life(a->w, r))
+		prefix_record(a->w->seg, r->ep->slot, &r->guess,
+			cached != USAGE_NONE ? cached : PREFIX_UNSAID, prompt);
 }
 
 void
@@ -20,6 +33,7 @@ tokens_prefilled(struct attempt *a)
 
 	a->cached_tokens = usage_at_end(p->answer, n, USAGE_CACHED);
 	a->prompt_tokens = usage_at_end(p->answer, n, says_input(a) ? USAGE_INPUT : USAGE_PROMPT);
+	compare(a, ROLE_PREFILL, a->cached_tokens, a->prompt_tokens);
 }
 
 static uint64_t
@@ -27,6 +41,14 @@ in_tail(const struct attempt *a, enum usage_number which)
 {
 	return a->leg[LEG_DECODE].status == 200 ? usage_at_end(a->tail.text, a->tail.n, which)
 						: USAGE_NONE;
+}
+
+void
+tokens_answered(const struct attempt *a)
+{
+	if (a->prefill == PREFILL_NOT_NEEDED)
+		compare(a, ROLE_DECODE, in_tail(a, USAGE_CACHED),
+			in_tail(a, says_input(a) ? USAGE_INPUT : USAGE_PROMPT));
 }
 
 uint64_t

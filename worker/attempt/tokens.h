@@ -17,6 +17,8 @@ struct tokens {
 
 /* The prefill engine's whole answer is here: keeps its numbers. */
 void tokens_prefilled(struct attempt *a);
+/* An answer has ended well: an engine that has computed the prompt, too, has said how much of it was in its cache. */
+void tokens_answered(const struct attempt *a);
 /* Returns the tokens that the attempt's decode engine has generated, or USAGE_NONE; call it after the last byte of its
  * answer. */
 uint64_t tokens_generated(const struct attempt *a);

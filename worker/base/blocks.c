@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "shm/base/mem.h"
 
@@ -13,6 +15,7 @@
 /* A block that is free. */
 struct block {
 	struct block *next;
+	size_t left; /* of a huge one: its bytes that the kernel has not got back */
 };
 
 static bool
@@ -78,6 +81,44 @@ block_of(char *p, size_t n)
 	return is_kept(n) ? mem_resize(p, size_of(n, &row), 1) : p;
 }
 
+static void
+give_huge(struct blocks *b, struct block *block, size_t n)
+{
+	if (b->huge != NULL && b->huge_bytes + n > BLOCKS_KEPT) {
+		free(block);
+		return;
+	}
+	block->next = b->huge;
+	block->left = n;
+	b->huge = block;
+	b->huge_bytes += n;
+	ASAN_POISON_MEMORY_REGION(block + 1, n - sizeof(*block));
+}
+
+bool
+blocks_turn(struct blocks *b)
+{
+	struct block *block = b->huge;
+	uintptr_t page, from, to;
+
+	if (block == NULL)
+		return false;
+	if (block->left > 2 * BLOCK_STEP) {
+		page = (uintptr_t)sysconf(_SC_PAGESIZE);
+		to = ((uintptr_t)block + block->left) / page * page;
+		from = ((uintptr_t)block + block->left - BLOCK_STEP) / page * page;
+		block->left -= BLOCK_STEP;
+		b->huge_bytes -= BLOCK_STEP;
+		(void)madvise((void *)from, to - from, MADV_DONTNEED);
+		return true;
+	}
+	b->huge = block->next;
+	b->huge_bytes -= block->left;
+	ASAN_UNPOISON_MEMORY_REGION(block + 1, block->left - sizeof(*block));
+	free(block);
+	return b->huge != NULL;
+}
+
 void
 block_give(struct blocks *b, char *p, size_t n)
 {
@@ -85,6 +126,10 @@ block_give(struct blocks *b, char *p, size_t n)
 	uint32_t row;
 	size_t size;
 
+	if (p != NULL && n > BLOCK_MOST) {
+		give_huge(b, block, n);
+		return;
+	}
 	if (p == NULL || !is_kept(n)) {
 		free(p);
 		return;
@@ -127,4 +172,6 @@ blocks_free(struct blocks *b)
 	for (uint32_t row = 0; row < BLOCK_SIZES; row++)
 		b->kept[row].least = b->kept[row].n;
 	blocks_shrink(b);
+	while (blocks_turn(b))
+		;
 }

@@ -22,6 +22,7 @@ struct conf;
 struct client;
 struct attempt;
 struct background;
+struct cached;
 struct flag_set;
 struct heritage;
 struct connpool;
@@ -69,6 +70,7 @@ struct worker {
 
 	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake;
 	struct event *ev_listen; /* one per listening socket; NULL: listen_end() has closed them */
+	int epoll_fd;            /* libevent's, or -1: net/listen.c */
 	bool listening[DOOR_N];  /* watched now */
 	bool accept_paused;      /* out of file descriptors: tried again at the next tick */
 	/* Since when a connection has waited while this worker does not listen; 0: none waited at the last
@@ -123,6 +125,7 @@ struct worker {
 	uint32_t *retry_turn;         /* the same: counts retries, which do not move the cursors */
 	uint32_t *mean_tokens;        /* [pool id]: mean of recent prompts */
 	struct threshold *thresholds; /* [pool id]: what `routing_threshold: auto` has learned */
+	struct cached *cached;        /* schedule/cached.h; NULL: there is no prefix index */
 	uint64_t rnd;                 /* policy_rnd()'s state */
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -91,6 +92,47 @@ wake(const struct worker *w, uint32_t slot)
 	(void)!write(w->h->wake_fds[slot], &one, sizeof(one));
 }
 
+/*
+ * libevent has no flag for EPOLLEXCLUSIVE, by which a connection wakes one worker in place of all.  An epoll instance
+ * of our own inside libevent's would not do: the kernel counts only a process that sleeps in the instance itself.  So
+ * this is the instance in which libevent has registered `fd`; -1: none, libevent uses another method.
+ */
+static int
+epoll_of(int fd)
+{
+	struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
+	int i = 0;
+
+	while (i < OWN_FDS && epoll_ctl(i, EPOLL_CTL_MOD, fd, &e) == -1)
+		i++;
+	return i < OWN_FDS ? i : -1;
+}
+
+/*
+ * The kernel wakes the first of the workers that sleep: a socket that is registered anew stands behind those of the
+ * other workers.  A connection that waits by now is seen, whomever it has woken.
+ * If the second call fails, the next heartbeat repeats it.
+ */
+static void
+register_anew(const struct worker *w, int fd)
+{
+	struct epoll_event e = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = fd};
+
+	if (w->epoll_fd == -1)
+		return;
+	(void)epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+	(void)epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &e);
+}
+
+/* Operators' sockets wake all workers: their connections are few, and must not depend on one. */
+static void
+watch_begin(struct worker *w, size_t i)
+{
+	event_add(&w->ev_listen[i], NULL);
+	if (w->h->listen[i].door == DOOR_CLIENTS)
+		register_anew(w, w->h->listen[i].fd);
+}
+
 static void
 watch(struct worker *w, enum door door, bool want)
 {
@@ -101,7 +143,7 @@ watch(struct worker *w, enum door door, bool want)
 		if (w->h->listen[i].door != door)
 			continue;
 		if (want)
-			event_add(&w->ev_listen[i], NULL);
+			watch_begin(w, i);
 		else
 			event_del(&w->ev_listen[i]);
 	}
@@ -118,34 +160,6 @@ update_operators(struct worker *w)
 			(n == 0 || !few_fds(w)));
 }
 
-void
-listen_update(struct worker *w)
-{
-	const bool able = w->phase == WORKER_SERVES && !has_too_many(w);
-	uint32_t other;
-	const bool want = accept_poll(w->seg, w->slot, able, w->alive_since_ms, &other);
-
-	if (other != ACCEPT_NOBODY)
-		wake(w, other);
-	if (!want && w->phase == WORKER_SERVES)
-		/* the tick checks again: a worker that dies wakes no other worker */
-		worker_need_tick(w);
-	if (w->listening[DOOR_CLIENTS] && !able && w->phase == WORKER_SERVES)
-		say_paused(w);
-	watch(w, DOOR_CLIENTS, want);
-	update_operators(w);
-}
-
-const struct door_fd *
-listen_of(const struct worker *w, int listen_fd)
-{
-	size_t i = 0;
-
-	while (w->h->listen[i].fd != listen_fd)
-		i++;
-	return &w->h->listen[i];
-}
-
 static bool
 connection_waits(const struct worker *w)
 {
@@ -158,9 +172,87 @@ connection_waits(const struct worker *w)
 	return false;
 }
 
+/* The worker has stopped watching.  A connection that woke it alone, and that it has not accepted, is seen by another
+ * worker that listens.  A worker that rests sees it when it begins to listen. */
+static void
+pass_on(const struct worker *w)
+{
+	uint32_t other;
+
+	if (!connection_waits(w))
+		return;
+	other = accept_listener(w->seg, w->slot, w->alive_since_ms);
+	if (other != ACCEPT_NOBODY)
+		wake(w, other);
+}
+
+void
+listen_update(struct worker *w)
+{
+	const bool listened = w->listening[DOOR_CLIENTS];
+	const bool able = w->phase == WORKER_SERVES && !has_too_many(w);
+	uint32_t other;
+	const bool want = accept_poll(w->seg, w->slot, able, w->alive_since_ms, &other);
+
+	if (other != ACCEPT_NOBODY)
+		wake(w, other);
+	if (!want && w->phase == WORKER_SERVES)
+		/* the tick checks again: a worker that dies wakes no other worker */
+		worker_need_tick(w);
+	if (listened && !able && w->phase == WORKER_SERVES)
+		say_paused(w);
+	watch(w, DOOR_CLIENTS, want);
+	if (listened && !want)
+		pass_on(w);
+	update_operators(w);
+}
+
+void
+listen_accepted(struct worker *w, int listen_fd)
+{
+	listen_update(w);
+	if (w->listening[DOOR_CLIENTS] && listen_of(w, listen_fd)->door == DOOR_CLIENTS)
+		register_anew(w, listen_fd);
+}
+
+static void
+look_again(const struct worker *w)
+{
+	for (size_t i = 0; i < w->h->nlisten; i++)
+		if (w->h->listen[i].door == DOOR_CLIENTS)
+			register_anew(w, w->h->listen[i].fd);
+}
+
+void
+listen_woken(struct worker *w)
+{
+	if (!w->listening[DOOR_CLIENTS])
+		listen_update(w);
+	else if (connection_waits(w))
+		look_again(w);
+}
+
+void
+listen_heartbeat(const struct worker *w)
+{
+	if (w->listening[DOOR_CLIENTS])
+		look_again(w);
+}
+
+const struct door_fd *
+listen_of(const struct worker *w, int listen_fd)
+{
+	size_t i = 0;
+
+	while (w->h->listen[i].fd != listen_fd)
+		i++;
+	return &w->h->listen[i];
+}
+
 /*
- * A connection that waits wakes every worker that listens.  So a worker without a heartbeat from one tick to the
- * next, while connections waited, is stopped or dead.  It has no share until its next heartbeat.
+ * A connection that waits has woken a worker that listens, or finds all of them awake.  So connections that wait from
+ * one tick to the next wait for workers that are stopped, dead or busy.  Those without a heartbeat in
+ * that time have no share until their next heartbeat.
  */
 static void
 look_for_stopped_workers(struct worker *w, uint64_t now_ms)
@@ -192,6 +284,7 @@ listen_init(struct worker *w, event_callback_fn on_accept)
 	for (size_t i = 0; i < w->h->nlisten; i++)
 		event_assign(&w->ev_listen[i], w->base, w->h->listen[i].fd, EV_READ | EV_PERSIST,
 			on_accept, w);
+	w->epoll_fd = epoll_of(w->h->wake_fds[w->slot]);
 }
 
 void

@@ -15,17 +15,22 @@
 struct worker;
 
 /* Counts the descriptors that are open now as the worker's own: call it before the first
- * connection.  `on_accept` is raised for each connection that waits while the worker listens;
- * it calls listen_update() after the accept. */
+ * connection, and after event_add() of its eventfd.  `on_accept` is raised for each connection
+ * that waits while the worker listens; it calls listen_accepted() after the accept. */
 void listen_init(struct worker *w, event_callback_fn on_accept);
 void listen_fini(struct worker *w);
 /* Open descriptors of the worker, as far as it counts them. */
 uint64_t listen_fds(const struct worker *w);
 /* Its entry of the heritage. */
 const struct door_fd *listen_of(const struct worker *w, int listen_fd);
-/* Starts or stops watching the sockets: call it after each accept and close, and when another
- * worker wakes this one. */
+/* Starts or stops watching the sockets: call it after each close. */
 void listen_update(struct worker *w);
+/* The same after each accept, and the next connection wakes another worker. */
+void listen_accepted(struct worker *w, int listen_fd);
+/* Another worker has woken this one: perhaps it may accept now, or a connection waits that the other one leaves. */
+void listen_woken(struct worker *w);
+/* Finds a connection whose wake-up went to a worker that has been killed before it accepted. */
+void listen_heartbeat(const struct worker *w);
 /* The worker drains: it never accepts again.  Its descriptors of the sockets are closed, so that the port is free as
  * soon as those who do accept have ended.  Again: nothing happens. */
 void listen_end(struct worker *w);

@@ -14,7 +14,10 @@
 #include "worker/net/tls.h"
 
 #define PEER_PROBES 2 /* without an answer: the peer is silent */
-#define RECORDS 16    /* written at one wake-up: others have their turn then */
+/* written at one wake-up: others have their turn then */
+#define RECORDS 16
+#define PIECE (512u << 10) /* bytes */
+#define PIECE_PARTS 64     /* of a piece, at most */
 
 /* Inlined, these would cost plain sockets instructions at each event. */
 #define OFF_THE_PLAIN_PATH __attribute__((noinline, cold))
@@ -340,7 +343,7 @@ on_writable(evutil_socket_t fd, short what, void *arg)
 	}
 	if (room_for_session(s))
 		return;
-	n = s->tls != NULL ? (int)flush_tls(s) : evbuffer_write(s->out, fd);
+	n = s->tls != NULL ? (int)flush_tls(s) : evbuffer_write_atmost(s->out, fd, PIECE);
 	if (n == -1) {
 		if (errno != EAGAIN && errno != EINTR)
 			s->on_error(s->arg, -failed(s, errno));
@@ -414,6 +417,37 @@ queue_rest(struct sock *s, const struct iovec *iov, int n, int ncopy, size_t don
 		want_room(s, true);
 }
 
+/* As writev(2). */
+static ssize_t
+send_parts(struct sock *s, const struct iovec *iov, int n)
+{
+	const struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+		.msg_iovlen = (size_t)(n < IOV_MAX ? n : IOV_MAX)};
+	ssize_t r;
+
+	do
+		r = s->tls == NULL ? sendmsg(s->fd, &msg, MSG_NOSIGNAL) : writev_tls(s, iov, n);
+	while (r == -1 && errno == EINTR);
+	return r;
+}
+
+/* A long body: the kernel would copy what the socket has room for at once, 30 MiB on one machine, and others would wait. */
+OFF_THE_PLAIN_PATH static ssize_t
+send_piece(struct sock *s, const struct iovec *iov, int n)
+{
+	struct iovec part[PIECE_PARTS];
+	size_t left = PIECE;
+	int k = 0;
+
+	for (; k < n && k < PIECE_PARTS && left > 0; k++) {
+		part[k] = iov[k];
+		if (part[k].iov_len > left)
+			part[k].iov_len = left;
+		left -= part[k].iov_len;
+	}
+	return send_parts(s, part, k);
+}
+
 int
 sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
 {
@@ -425,13 +459,7 @@ sock_writev(struct sock *s, const struct iovec *iov, int n, int ncopy)
 	for (int i = 0; i < n; i++)
 		total += iov[i].iov_len;
 	if (s->out == NULL && !s->connecting) {
-		struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov,
-			.msg_iovlen = (size_t)(n < IOV_MAX ? n : IOV_MAX)};
-
-		do
-			r = s->tls == NULL ? sendmsg(s->fd, &msg, MSG_NOSIGNAL)
-					   : writev_tls(s, iov, n);
-		while (r == -1 && errno == EINTR);
+		r = total <= PIECE ? send_parts(s, iov, n) : send_piece(s, iov, n);
 		if (r == -1 && errno != EAGAIN)
 			return failed(s, errno);
 		if (r == -1)

@@ -495,9 +495,9 @@ static const char *
 look_at_body(struct req *req)
 {
 	const struct splice_member *m;
-	const char *why;
+	/* a long body has been scanned by now: scan.c */
+	const char *why = req->job.text->doc != NULL ? NULL : text_scan(req->job.text);
 
-	why = text_scan(req->job.text);
 	if (why != NULL)
 		return why;
 	m = splice_find(req->job.text->doc, SK_N);

@@ -21,6 +21,7 @@
 #include "worker/request/exposition.h"
 #include "worker/schedule/plan.h"
 
+struct body_scan;
 struct client;
 struct evbuffer;
 struct local_page;
@@ -29,6 +30,7 @@ struct spent_tail;
 enum req_state {
 	REQ_HEAD,
 	REQ_BODY,
+	REQ_SCAN, /* a long body is scanned: scan.c */
 	REQ_PAGE, /* a long page of the router itself is written: local.c */
 	REQ_PLAN,
 	REQ_SERVE, /* the attempts run: attempt/ */
@@ -80,6 +82,7 @@ struct req {
 	struct client_key *key; /* NULL: clients needed none */
 	struct cors cors;
 	enum exposition_form form; /* of /metrics, as the head asks */
+	struct body_scan *scan;    /* REQ_SCAN, else NULL */
 	struct local_page *page;   /* REQ_PAGE: what is written (local.c), else NULL */
 
 	/* the answer to the client (relay.c) */

@@ -2,12 +2,14 @@
  * The life of a request.
  *
  *   HEAD --> BODY --> PLAN --> SERVE --> DONE
- *     |        |        |        |        ^
- *     `--------+--------+--------+--------'   every failure is an edge
- *     `-----> PAGE -----------------------'
+ *     |       | |      ^ |        |        ^
+ *     |       |SCAN ---' |        |        |
+ *     `-------+-+--------+--------+--------'   every failure is an edge
+ *     `-----> PAGE ------------------------'
  *
  * HEAD      the connection has sent a byte; nothing else is known.
  * BODY      the head is parsed, the path is one that generates; no endpoint is chosen.
+ * SCAN      the body is complete and long: a part of it is scanned in each turn (scan.h).
  * PAGE      the path is the router's own, and its page is long: a piece is written in each turn.
  * PLAN      the body is a JSON object; endpoints are being chosen.  Rested in while endpoints that have just
  *           been added are not known yet, at most health_timeout; and while all that could serve are full
@@ -43,13 +45,14 @@
 #include "worker/request/observe.h"
 #include "worker/request/relay.h"
 #include "worker/request/req_note.h"
+#include "worker/request/scan.h"
 #include "worker/request/spent.h"
 #include "worker/schedule/wait.h"
 #include "shm/core/heritage.h"
 
 typedef void req_handler(struct req *);
-static req_handler head_read, body_read, page_written, head_late, body_late, planned, request_late,
-	drop, shut, refuse, refuse_shutdown, ignore, never;
+static req_handler head_read, body_read, body_scanned, page_written, head_late, body_late, planned,
+	request_late, drop, shut, refuse, refuse_shutdown, ignore, never;
 
 static void cut(struct job *job, enum req_end end, const char *message);
 static void woken(struct waiter *q);
@@ -70,7 +73,7 @@ static const struct {
 } states[REQ_NSTATES] = {
 	[REQ_HEAD] = { "head", 'h', MS(live.client_head_ms), {
 		[RQ_HEAD] = head_read,
-		[RQ_BODY] = never, [RQ_WRITTEN] = never, [RQ_PLANNED] = never,
+		[RQ_BODY] = never, [RQ_SCANNED] = never, [RQ_WRITTEN] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = head_late,
 		[RQ_EXPIRED] = never, /* this clock begins with the pool */
 		[RQ_CLIENT_GONE] = drop,
@@ -79,21 +82,29 @@ static const struct {
 	[REQ_BODY] = { "body", 'b', MS(live.client_body_ms), {
 		[RQ_HEAD] = never,
 		[RQ_BODY] = body_read,
-		[RQ_WRITTEN] = never, [RQ_PLANNED] = never,
+		[RQ_SCANNED] = never, [RQ_WRITTEN] = never, [RQ_PLANNED] = never,
 		[RQ_TIMEOUT] = body_late,
 		[RQ_EXPIRED] = never,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = shut } },
-	[REQ_PAGE] = { "page", 'w', NO_CLOCK /* client.write_timeout is the connection's */, {
+	[REQ_SCAN] = { "scan", 'b' /* the log shows BODY */, NO_CLOCK, {
 		[RQ_HEAD] = never, [RQ_BODY] = never,
+		[RQ_SCANNED] = body_scanned,
+		[RQ_WRITTEN] = never, [RQ_PLANNED] = never,
+		[RQ_TIMEOUT] = never, [RQ_EXPIRED] = never, /* this clock begins with the pool */
+		[RQ_CLIENT_GONE] = drop,
+		[RQ_REFUSE] = refuse,
+		[RQ_SHUTDOWN] = shut } },
+	[REQ_PAGE] = { "page", 'w', NO_CLOCK /* client.write_timeout is the connection's */, {
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_SCANNED] = never,
 		[RQ_WRITTEN] = page_written,
 		[RQ_PLANNED] = never, [RQ_TIMEOUT] = never, [RQ_EXPIRED] = never,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = never,
 		[RQ_SHUTDOWN] = shut } },
 	[REQ_PLAN] = { "plan", 'p', NO_CLOCK /* plan.waiter.deadline_ms */, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_WRITTEN] = never,
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_SCANNED] = never, [RQ_WRITTEN] = never,
 		[RQ_PLANNED] = planned,
 		[RQ_TIMEOUT] = refuse, /* refused with plan.end */
 		[RQ_EXPIRED] = request_late,
@@ -101,15 +112,15 @@ static const struct {
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_SERVE] = { "serve", 's', NO_CLOCK /* the attempts' legs have their own clocks */, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_WRITTEN] = never, [RQ_PLANNED] = never,
-		[RQ_TIMEOUT] = never,
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_SCANNED] = never, [RQ_WRITTEN] = never,
+		[RQ_PLANNED] = never, [RQ_TIMEOUT] = never,
 		[RQ_EXPIRED] = request_late,
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
 		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_DONE] = { "done", 'd', NO_CLOCK, {
-		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_WRITTEN] = never, [RQ_PLANNED] = never,
-		[RQ_TIMEOUT] = ignore, [RQ_EXPIRED] = ignore, [RQ_CLIENT_GONE] = ignore,
+		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_SCANNED] = never, [RQ_WRITTEN] = never,
+		[RQ_PLANNED] = never, [RQ_TIMEOUT] = ignore, [RQ_EXPIRED] = ignore, [RQ_CLIENT_GONE] = ignore,
 		[RQ_REFUSE] = ignore, [RQ_SHUTDOWN] = ignore } },
 };
 /* clang-format on */
@@ -201,6 +212,7 @@ req_end(struct req *req, enum req_end end)
 
 	req->job.end = end;
 	wait_leave(&req->plan.waiter);
+	scan_end(req);
 	local_end(req);
 	req_enter(req, REQ_DONE);
 	access_log_line(req, now_us);
@@ -260,7 +272,7 @@ refuse(struct req *req)
 {
 	char message[400];
 
-	if (req->state == REQ_HEAD || req->state == REQ_BODY) {
+	if (req->state <= REQ_SCAN) {
 		if (end_info[req->job.end].status < 500 && end_info[req->job.end].status != 429)
 			metric_add(req->w->slab, M_BAD_REQUESTS, 1);
 		if (!req->framing.done)
@@ -641,19 +653,13 @@ woken(struct waiter *q)
 	plan(req);
 }
 
+/* The members of the body are known. */
 static void
-body_read(struct req *req)
+body_scanned(struct req *req)
 {
-	const char *why = NULL;
+	const char *why = intake_read(req);
 	enum req_end end;
 
-	if (req->w->quit_ms != 0) {
-		/* the worker exits before the request could end */
-		req_refuse_with(req, END_SHUTDOWN);
-		return;
-	}
-	req->t_body_us = clock_us();
-	why = intake_read(req);
 	if (why != NULL) {
 		req_refuse(req, END_BAD_JSON, why);
 		return;
@@ -666,6 +672,33 @@ body_read(struct req *req)
 	req_enter(req, REQ_PLAN);
 	req->plan.of = (struct demand){&req->job.facts, req->job.text};
 	plan(req);
+}
+
+/* scan.c reports it. */
+static void
+scanned(struct req *req, const char *why)
+{
+	if (why != NULL)
+		req_refuse(req, END_BAD_JSON, why);
+	else
+		req_event(req, RQ_SCANNED);
+}
+
+static void
+body_read(struct req *req)
+{
+	if (req->w->quit_ms != 0) {
+		/* the worker exits before the request could end */
+		req_refuse_with(req, END_SHUTDOWN);
+		return;
+	}
+	req->t_body_us = clock_us();
+	if (!scan_is_long(req)) {
+		body_scanned(req);
+		return;
+	}
+	req_enter(req, REQ_SCAN);
+	scan_begin(req, scanned);
 }
 
 /* Records a time to first token for `routing_threshold: auto`. */

@@ -16,6 +16,7 @@ struct client_ops;
 enum req_event {
 	RQ_HEAD,        /* the head has been read */
 	RQ_BODY,        /* the body is complete */
+	RQ_SCANNED,     /* a long body has been scanned */
 	RQ_WRITTEN,     /* the last piece of a page of the router is written */
 	RQ_PLANNED,     /* all endpoints are chosen and reserved */
 	RQ_TIMEOUT,     /* the clock of the state */

@@ -13,6 +13,7 @@
 #include "shm/latency.h"
 #include "shm/load.h"
 #include "shm/pace.h"
+#include "shm/prefix.h"
 #include "shm/tally.h"
 #include "worker/request/exposition.h"
 #include "worker/request/table_copy.h"
@@ -113,6 +114,55 @@ f_score(const struct about *a, double *ret)
 {
 	*ret = (double)load_score(a->seg, a->ep->slot, clock_ms(), a->t->foreign_max_age_ms);
 	return true;
+}
+
+/* Of endpoints that policy cache_aware does not choose there are no figures. */
+static bool
+prefix_is_used(const struct about *a)
+{
+	return prefix_sums(a->seg, a->ep->slot).answers > 0;
+}
+
+static bool
+f_prefix_answers(const struct about *a, double *ret)
+{
+	*ret = (double)prefix_sums(a->seg, a->ep->slot).answers;
+	return prefix_is_used(a);
+}
+
+static bool
+f_prefix_prompt(const struct about *a, double *ret)
+{
+	*ret = (double)prefix_sums(a->seg, a->ep->slot).prompt;
+	return prefix_is_used(a);
+}
+
+static bool
+f_prefix_expected(const struct about *a, double *ret)
+{
+	*ret = (double)prefix_sums(a->seg, a->ep->slot).expected;
+	return prefix_is_used(a);
+}
+
+static bool
+f_prefix_cached(const struct about *a, double *ret)
+{
+	*ret = (double)prefix_sums(a->seg, a->ep->slot).cached;
+	return prefix_is_used(a);
+}
+
+static bool
+f_prefix_kept(const struct about *a, double *ret)
+{
+	*ret = prefix_sums(a->seg, a->ep->slot).kept;
+	return prefix_is_used(a);
+}
+
+static bool
+f_capacity(const struct about *a, double *ret)
+{
+	*ret = (double)prefix_capacity(a->seg, a->ep->slot);
+	return *ret > 0;
 }
 
 static bool
@@ -265,6 +315,12 @@ static const struct {
 	{ "pdrouter_endpoint_prompt_tokens", "gauge", "Estimated prompt tokens of the requests in flight at the endpoint.", f_tokens, NULL },
 	{ "pdrouter_endpoint_score", "gauge", "In flight, plus the requests that others than this router have there.", f_score, NULL },
 	{ "pdrouter_endpoint_weight", "gauge", "Its share beside the others, where it is not 1.", f_weight, NULL },
+	{ "pdrouter_endpoint_prefix_answers_total", "counter", "Answers to prompts of policy cache_aware that said how much of the prompt was in the engine's cache.", f_prefix_answers, NULL },
+	{ "pdrouter_endpoint_prefix_prompt_tokens_total", "counter", "Estimated tokens of these prompts.", f_prefix_prompt, NULL },
+	{ "pdrouter_endpoint_prefix_expected_tokens_total", "counter", "Of these, tokens that the router expected in the engine's cache.", f_prefix_expected, NULL },
+	{ "pdrouter_endpoint_prefix_cached_tokens_total", "counter", "Of these, tokens that the engine had in its cache, as it said.", f_prefix_cached, NULL },
+	{ "pdrouter_endpoint_prefix_kept_ratio", "gauge", "What the engine had lately of what the prefix index says: 1 if the index is right.", f_prefix_kept, NULL },
+	{ "pdrouter_endpoint_cache_capacity_tokens", "gauge", "What the engine's cache holds, as its /metrics said.", f_capacity, NULL },
 	{ "pdrouter_endpoint_running", "gauge", "Requests running, as the engine said at the last scrape.", f_running, NULL },
 	{ "pdrouter_endpoint_waiting", "gauge", "Requests waiting, as the engine said at the last scrape.", f_waiting, NULL },
 	{ "pdrouter_endpoint_load_absurd", "gauge", "1 while what the engine says of its load is not believed.", f_load_absurd, NULL },

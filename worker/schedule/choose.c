@@ -6,6 +6,7 @@
 #include "worker/base/facts.h"
 #include "worker/net/connpool.h"
 #include "worker/schedule/affinity.h"
+#include "worker/schedule/cached.h"
 
 bool
 choose_plain_only(const struct worker *w, const struct table_pool *tp)
@@ -110,6 +111,7 @@ choose(struct worker *w, struct selection *s, uint32_t group, struct reservation
 		.role = s->role,
 		.state = *ret_moved ? RESERVATION_NONE : RESERVATION_HELD,
 		.tokens = *ret_moved ? 0 : held.tokens,
+		.guess = *ret_moved ? (struct prefix_guess){.prompt = 0} : held.guess,
 		.trial = held.trial,
 		.busy = held.busy};
 	to->life = to->ep->life;
@@ -123,7 +125,10 @@ choose_one(struct worker *w, struct selection *s, struct reservation *to, struct
 {
 	bool moved;
 
-	return choose(w, s, 0, to, old, &moved) != NULL;
+	if (choose(w, s, 0, to, old, &moved) == NULL)
+		return false;
+	cached_keep(w, s, to);
+	return true;
 }
 
 /* --- both engines -------------------------------------------------------------------------------- */
@@ -192,6 +197,8 @@ choose_both(struct worker *w, struct selection s[ROLE_N], struct reserved *to, s
 		if (choose_beside(w, d, pick->group, &to->of[ROLE_DECODE], old_d, &grouped)) {
 			if (grouped)
 				turn_rounds(w, d, pick->group);
+			cached_keep(w, p, &to->of[ROLE_PREFILL]);
+			cached_keep(w, d, &to->of[ROLE_DECODE]);
 			return CHOSEN_BOTH;
 		}
 		give_back(w, &to->of[ROLE_PREFILL], moved ? old_p : NULL);
@@ -224,12 +231,17 @@ choose_decode(struct worker *w, struct selection *d, struct reservation *to,
 	const struct endpoint *prefill)
 {
 	uint32_t group = 0;
-	bool moved, grouped;
+	bool moved, grouped, found;
 
-	if (group_of(d->pool, prefill, &group))
-		return choose_beside(w, d, group, to, NULL, &grouped);
-	if (d->pool->pairing == PAIRING_REQUIRE)
-		return false;
-	d->groups = SELECT_ALL_GROUPS;
-	return choose(w, d, 0, to, NULL, &moved) != NULL;
+	if (group_of(d->pool, prefill, &group)) {
+		found = choose_beside(w, d, group, to, NULL, &grouped);
+	} else {
+		if (d->pool->pairing == PAIRING_REQUIRE)
+			return false;
+		d->groups = SELECT_ALL_GROUPS;
+		found = choose(w, d, 0, to, NULL, &moved) != NULL;
+	}
+	if (found)
+		cached_keep(w, d, to);
+	return found;
 }

@@ -10,6 +10,7 @@
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/handshake/connector.h"
+#include "worker/schedule/cached.h"
 #include "worker/schedule/choose.h"
 #include "worker/schedule/fallback.h"
 #include "worker/schedule/priority.h"
@@ -128,6 +129,7 @@ choose_engines(struct plan *p, const struct table *t, const struct table_pool *t
 	enum req_end why;
 
 	choose_prepare(s, p->w, &p->of, t, tp, model);
+	cached_look(p->w, &p->of, p->way.connector, one, s);
 	why = choose_within(p, s, one, ret);
 	if (why != END_OK && select_reach_further(s, roles, furthest(p))) {
 		drop_engines(p);
@@ -441,6 +443,7 @@ plan_again(const struct plan_other *o, struct reserved *ret, bool *ret_last_reso
 	*ret = (struct reserved){0};
 	if (tp != NULL && tp->id == facts->pool.id) {
 		choose_prepare(s, w, &o->of, t, tp, model);
+		cached_look(w, &o->of, o->connector, one, s);
 		s[ROLE_PREFILL].again = s[ROLE_DECODE].again = true;
 		do
 			found = choose_again(o, s, one, ret);

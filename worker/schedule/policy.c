@@ -9,6 +9,7 @@ static policy_fn *const policies[POLICY_N] = {
 	[POLICY_RANDOM] = policy_random,
 	[POLICY_SESSION] = policy_session,
 	[POLICY_PREFIX] = policy_prefix,
+	[POLICY_CACHE_AWARE] = policy_cache_aware,
 };
 
 policy_fn *

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
+#include "shm/prefix.h"
 #include "shm/view.h"
 #include "shm/table.h"
 
@@ -33,6 +34,11 @@ struct policy_view {
 	uint64_t now_ms, slow_start_ms;
 	uint64_t foreign_max_age_ms; /* older figures of other routers' load do not count */
 
+	/* cache_aware alone */
+	uint32_t tokens;                  /* of the prompt */
+	uint32_t unit_tokens;             /* a unit of load counts for so many */
+	const struct prefix_found *found; /* who has which beginning of it; NULL: not known */
+
 	bool keyed;   /* session and prefix: `key` is known; without one they are least_loaded */
 	uint64_t key; /* hash of the session's name or the prompt's start */
 
@@ -44,7 +50,7 @@ struct policy_view {
 typedef int policy_fn(struct policy_view *view);
 
 policy_fn policy_round_robin, policy_least_loaded, policy_power_of_two, policy_random,
-	policy_session, policy_prefix;
+	policy_session, policy_prefix, policy_cache_aware;
 
 policy_fn *policy_find(enum policy_kind kind);
 
@@ -126,6 +132,15 @@ policy_look(const struct policy_view *v, uint32_t i, struct candidate *ret)
 		    v->own;
 	ret->weight = policy_weight(v, p, &e);
 	return true;
+}
+
+/* Tokens of the prompt that the engine is expected not to have in its cache. */
+static inline uint32_t
+policy_uncached(const struct policy_view *v, uint32_t slot)
+{
+	return v->found == NULL || !prefix_has(v->found, slot)
+		       ? v->tokens
+		       : v->tokens - prefix_expect(v->seg, v->found, slot).expected;
 }
 
 /* Whether a carries less per weight than b. */

@@ -82,6 +82,7 @@ reservation_move(struct worker *w, struct reservation *from, struct reservation 
 	assert(from->ep->slot == to->ep->slot);
 	to->state = RESERVATION_HELD;
 	to->tokens = from->tokens;
+	to->guess = from->guess;
 	from->state = RESERVATION_NONE;
 	from->tokens = 0;
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
+#include "shm/prefix.h"
 
 struct endpoint;
 struct worker;
@@ -27,11 +28,12 @@ struct reservation {
 	uint32_t pool;  /* id */
 	enum role role; /* of the list of the pool that the endpoint was chosen from */
 	enum reservation_state state;
-	uint32_t tokens; /* counted at the endpoint with the slot */
-	uint64_t life;   /* of the engine when it was chosen (shm/restart.h) */
-	uint64_t trial;  /* the half-open trial that this request is (shm/eject.h); 0: none */
-	uint64_t busy;   /* the mark found at a busy endpoint (shm/busy.h); 0: not busy */
-	bool recorded;   /* the outcome of this exchange is recorded (outcome.h) */
+	uint32_t tokens;           /* counted at the endpoint with the slot */
+	struct prefix_guess guess; /* cache_aware: what is expected in its cache */
+	uint64_t life;             /* of the engine when it was chosen (shm/restart.h) */
+	uint64_t trial; /* the half-open trial that this request is (shm/eject.h); 0: none */
+	uint64_t busy;  /* the mark found at a busy endpoint (shm/busy.h); 0: not busy */
+	bool recorded;  /* the outcome of this exchange is recorded (outcome.h) */
 };
 
 /* What one attempt holds: an endpoint of each role that its connector needs.  An attempt with one engine has

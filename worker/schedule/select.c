@@ -32,6 +32,9 @@ set_view(struct policy_view *v, const struct selection *s)
 		.load = load,
 		.own = load == LOAD_TOKENS ? s->tokens : 1,
 		.foreign_unit = load == LOAD_TOKENS ? s->mean_tokens : 1,
+		.tokens = s->tokens,
+		.unit_tokens = load == LOAD_TOKENS || s->mean_tokens == 0 ? 1 : s->mean_tokens,
+		.found = s->found,
 		.now_ms = s->now_ms,
 		.slow_start_ms = tp->slow_start_ms,
 		.foreign_max_age_ms = s->foreign_max_age_ms,
@@ -274,6 +277,19 @@ may_go(const struct selection *s, uint32_t slot, struct selected *ret)
 	       (!ep_is_out(s->seg, slot) || may_try(s, slot, ret));
 }
 
+/* The tokens that the request adds to the endpoint's load. */
+static uint32_t
+work(const struct selection *s, uint32_t slot, struct prefix_guess *ret)
+{
+	*ret = (struct prefix_guess){.prompt = 0};
+	if (s->found == NULL)
+		return s->tokens;
+	*ret = prefix_expect(s->seg, s->found, slot);
+	if (!s->computes)
+		return s->tokens;
+	return ret->expected < s->tokens ? s->tokens - ret->expected : 1;
+}
+
 /* Takes a slot there.  False: another worker took the last one in between, ejected the endpoint, or got its trial; or the
  * endpoint is no longer up. */
 static bool
@@ -289,7 +305,8 @@ reserve(const struct selection *s, const struct table_pick *pick, struct selecte
 		load_release(s->seg, s->slot, pick->slot);
 		return false;
 	}
-	ret->tokens = load_tokens_add(s->seg, s->slot, pick->slot, s->tokens);
+	ret->tokens =
+		load_tokens_add(s->seg, s->slot, pick->slot, work(s, pick->slot, &ret->guess));
 	return true;
 }
 

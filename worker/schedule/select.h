@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "shm/base/conf.h"
+#include "shm/prefix.h"
 #include "shm/view.h"
 
 struct seg;
@@ -36,6 +37,10 @@ struct selection {
 	uint32_t tokens; /* of the prompt */
 	bool keyed;      /* session and prefix policy: `key` is known */
 	uint64_t key;    /* hash of the session's name or the prompt's start */
+	/* cache_aware policy: the endpoints that have a beginning of the prompt (worker/schedule/cached.h); NULL: not
+	 * known */
+	const struct prefix_found *found;
+	bool computes; /* with those: what the engine does not have is its work, else the whole prompt is */
 
 	uint32_t mean_tokens; /* a request of another router is counted with so many */
 	uint64_t now_ms;
@@ -55,6 +60,7 @@ struct selected {
 	uint32_t tokens; /* by load_tokens_sub(), before load_release() */
 	uint64_t trial;  /* the half-open trial of an ejected endpoint; 0: none.  shm/eject.h */
 	uint64_t busy;   /* the mark of a busy endpoint; 0: not busy.  shm/busy.h */
+	struct prefix_guess guess; /* what its engine is expected to have in its cache */
 };
 
 /* Reserves one slot and *ret at the endpoint that the policy chooses, and returns its pick.  NULL: no endpoint can be

@@ -20,7 +20,8 @@ small_seg(void)
 		.max_api_keys = 4,
 		.running_requests = 3,
 		.kept_requests = 5,
-		.span_bytes = 4096};
+		.span_bytes = 4096,
+		.prefix_buckets = 64};
 
 	cr_assert_eq(seg_new(&sizes, SMALL_BUILD, &seg), 0);
 }

@@ -22,6 +22,7 @@
 #include "shm/load_word.h"
 #include "shm/mend.h"
 #include "shm/metrics.h"
+#include "shm/prefix.h"
 #include "shm/queue.h"
 #include "shm/quota.h"
 #include "shm/table.h"
@@ -103,6 +104,28 @@ repair_all(void)
 	check_mend(seg, &(struct check_cursor){.whole = 2}, LONG_US);
 }
 
+/* A prompt that one endpoint gets again and again. */
+static void
+use_prefix_index(void)
+{
+	static struct prefix_secret secret;
+	static struct prefix_found *found;
+	static char prompt[2000];
+	struct prefix_key key;
+
+	if (found == NULL)
+		found = prefix_found_new(4);
+	prefix_cut(&secret, 0, prompt, sizeof(prompt), &key);
+	prefix_look(seg, &key, 1, 500, found);
+	for (uint32_t ep = 0; ep < 4; ep++) {
+		const struct prefix_guess guess = prefix_expect(seg, found, ep);
+
+		cr_assert_leq(guess.expected, 500);
+		prefix_record(seg, ep, &guess, 100, 500);
+	}
+	(void)prefix_insert(seg, &key, 1, EP, 100);
+}
+
 /* What reads those words between two repairs. */
 static void
 use_all(void)
@@ -128,6 +151,7 @@ use_all(void)
 	queue_woken_all(seg, 0, workers);
 	if (load_reserve(seg, ME, EP, 0)) /* not where the stored count has no room for one more */
 		load_release(seg, ME, EP);
+	use_prefix_index();
 	(void)rcu_poll(writer);
 	(void)load_reap(seg, DEAD);
 	(void)queue_reap(seg, DEAD);

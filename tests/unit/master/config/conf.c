@@ -434,9 +434,9 @@ static const struct bad {
 	{ "pools: [{connector: nixl, name: \"\", " EPS "}]\n", 1, "pools[0].name", "is empty" },
 	{ "pools: [{connector: nixl, models: [\"a b\"], " EPS "}]\n", 1, "pools[0].name", "give the pool a name" },
 	/* choice */
-	{ "pools: [{connector: nixl, policy: cache_aware, " EPS "}]\n", 1, "pools[0].policy", "least_loaded, power_of_two, random, session, prefix" },
-	{ "pools: [{connector: nixl, prefill_policy: cache_aware, " EPS "}]\n", 1, "pools[0].prefill_policy", "least_loaded, power_of_two, random, session, prefix" },
-	{ "pools: [{connector: nixl, decode_policy: cache_aware, " EPS "}]\n", 1, "pools[0].decode_policy", "least_loaded, power_of_two, random, session, prefix" },
+	{ "pools: [{connector: nixl, policy: sticky, " EPS "}]\n", 1, "pools[0].policy", "least_loaded, power_of_two, random, session, prefix, cache_aware" },
+	{ "pools: [{connector: nixl, prefill_policy: sticky, " EPS "}]\n", 1, "pools[0].prefill_policy", "least_loaded, power_of_two, random, session, prefix, cache_aware" },
+	{ "pools: [{connector: nixl, decode_policy: sticky, " EPS "}]\n", 1, "pools[0].decode_policy", "least_loaded, power_of_two, random, session, prefix, cache_aware" },
 	{ "pools: [{connector: nixl, policy: \"\", " EPS "}]\n", 1, "pools[0].policy", "is not a policy" },
 	{ "pools: [{connector: nixl, policy: [session], " EPS "}]\n", 1, "pools[0].policy", "is a list" },
 	{ "pools: [{connector: nixl, prefill_load: queue, " EPS "}]\n", 1, "pools[0].prefill_load", "requests, tokens" },
@@ -1579,10 +1579,8 @@ Test(conf, args_wrong)
 			"in a configuration file dns"},
 		{STACK "--routing-logic fastest", "--routing-logic",
 			"fastest is not known here: disaggregated_prefill, "
-			"disaggregated_prefill_orchestrated, roundrobin, session, prefixaware"},
-		{STACK "--routing-logic kvaware", "--routing-logic", "use prefixaware"},
-		{STACK "--routing-logic load_balanced_kvaware", "--routing-logic",
-			"use prefixaware"},
+			"disaggregated_prefill_orchestrated, roundrobin, session, prefixaware, kvaware"},
+		{STACK "--routing-logic ttft", "--routing-logic", "least_loaded"},
 		{STACK "--routing-logic priority", "--routing-logic", "pools of their own"},
 		{STACK "--routing-logic session", "--session-key", "is missing"},
 		{STACK "--routing-logic session --session-key X:Y", "--session-key", "no colon"},
@@ -1845,7 +1843,12 @@ static const struct {
 	{WHOLE "--routing-logic roundrobin", LISTEN_STACK POOL_OF("shared_storage", POOL_AB_AB)},
 	{WHOLE "--routing-logic prefixaware --prefix-min-match-length 128",
 		LISTEN_STACK "pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
-			     "    policy: prefix\n" POOL_AB_AB},
+			     "    policy: cache_aware\n" POOL_AB_AB},
+	{WHOLE "--routing-logic kvaware --kv-aware-threshold 2000 --lmcache-controller-port 9000",
+		LISTEN_STACK "pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
+			     "    policy: cache_aware\n" POOL_AB_AB},
+	{SGLANG "--policy prefix_hash",
+		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n")},
 	{WHOLE "--routing-logic session --session-key X-User", LISTEN_STACK
 		"pools:\n  - models: [\"m\"]\n    connector: shared_storage\n    policy: "
 		"session\n    session_header: \"X-User\"\n" POOL_AB_AB},
@@ -1867,7 +1870,7 @@ static const struct {
 	       "--static-backend-health-check-timeout-seconds 0.5 --log-level critical",
 		LISTEN_STACK "stats_interval: 250ms\nhealth_timeout: 500ms\nlog_level: "
 			     "error\n" POOL_OF("shared_storage", POOL_AB_AB)},
-	{SGLANG, POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n")},
+	{SGLANG, POOL_SGLANG("pools:\n  - connector: sglang\n    policy: cache_aware\n")},
 	{"--pd-disaggregation --prefill http://p:1 8998 --prefill http://q:1 NONE --prefill "
 	 "http://r:1 --decode http://d:1 --decode http://e:1 --policy round_robin --port 8000",
 		"pools:\n  - connector: sglang\n    policy: round_robin\n    prefill:\n"
@@ -1877,7 +1880,7 @@ static const struct {
 	{SGLANG "--policy random --prefill-policy cache_aware --decode-policy power_of_two",
 		POOL_SGLANG(
 			"pools:\n  - connector: sglang\n    policy: random\n    prefill_policy: "
-			"prefix\n    decode_policy: power_of_two\n")},
+			"cache_aware\n    decode_policy: power_of_two\n")},
 	{SGLANG "--health-check-interval-secs 60 --health-check-timeout-secs 6 "
 		"--health-failure-threshold 4 --health-success-threshold 1 "
 		"--health-check-endpoint /health --max-payload-size 1048576 "
@@ -1885,7 +1888,7 @@ static const struct {
 		POOL_SGLANG(
 			"limits:\n  max_body: 1MiB\ndrain_timeout: 3m\nhealth_interval: 1m\n"
 			"health_timeout: 6s\nrise: 1\nfall: 4\nlog_level: warn\npools:\n  - "
-			"connector: sglang\n    policy: prefix\n    health_path: \"/health\"\n")},
+			"connector: sglang\n    policy: cache_aware\n    health_path: \"/health\"\n")},
 	{SHARED "--max-instance-failover-reroute-attempts 3",
 		LISTEN_STACK POOL_OF("shared_storage", "    retries: 3\n" POOL_A_B)},
 	{SHARED "--enable-retries",
@@ -1900,21 +1903,24 @@ static const struct {
 		"--cb-failure-threshold 7 --cb-success-threshold 2 --cb-timeout-duration-secs 600 "
 		"--cb-window-duration-secs 60 --request-timeout-secs 1800 --rate-limit-tokens-per-second 9",
 		POOL_SGLANG(
-			"shared_memory:\n  queue: 2000\npools:\n  - connector: sglang\n    policy: prefix\n"
+			"shared_memory:\n  queue: 2000\npools:\n  - connector: sglang\n    policy: cache_aware\n"
 			"    timeouts:\n      request: 30m\n    retries: 4\n    eject_failures: 7\n"
 			"    eject_time: 10m\n    queue_size: 2000\n    queue_timeout: 30s\n")},
 	{SGLANG "--retry-max-retries 1 --queue-size 0",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n"
-			    "    queue_size: 0\n")},
+		POOL_SGLANG(
+			"pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
+			"    queue_size: 0\n")},
 	{SGLANG "--retry-max-retries 0 --max-concurrent-requests -1",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n")},
+		POOL_SGLANG(
+			"pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n")},
 	{SGLANG "--retry-max-retries 5 --disable-retries --cb-failure-threshold 3 "
 		"--disable-circuit-breaker --max-concurrent-requests 0",
-		POOL_SGLANG("pools:\n  - connector: sglang\n    policy: prefix\n    retries: 0\n"
-			    "    eject_failures: 0\n    eject_rate: 0\n")},
+		POOL_SGLANG(
+			"pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
+			"    eject_failures: 0\n    eject_rate: 0\n")},
 	{"--pd-disaggregation --prefill http://p:1 --decode http://d:1 --decode http://e:1 "
 	 "--max-concurrent-requests 7",
-		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: sglang\n    policy: prefix\n"
+		"listen: [\"0.0.0.0:30000\"]\npools:\n  - connector: sglang\n    policy: cache_aware\n"
 		"    prefill:\n      - {url: \"http://p:1\"}\n    decode:\n"
 		"      - {url: \"http://d:1\", max_inflight: 4}\n"
 		"      - {url: \"http://e:1\", max_inflight: 4}\n"},
@@ -2131,7 +2137,7 @@ Test(conf, every_key_is_written)
 		" max_buffered: 2GiB}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16,\n"
 		" running_requests: 18, recent_requests: 19,\n"
-		" max_api_keys: 17}\n"
+		" max_api_keys: 17, prefix_index: 2MiB}\n"
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
 		" burst: 7, proxy_networks: [10.9.0.0/16], proxy_protocol: true, forward_address: true, max_silent_connections: 9, id_header: X-Real-IP, tcp_user: 8s}\n"
 		"upstream: {idle_timeout: \"250ms\", max_idle: 0}\n"

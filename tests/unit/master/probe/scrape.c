@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "shm/prefix.h"
+
 #define RUNNING(n) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nvllm:num_requests_running " n "\n"
 
 TestSuite(scrape, .init = engines_setup, .fini = engines_teardown, .timeout = 60);
@@ -171,4 +173,24 @@ Test(scrape, two_replicas_in_turn_are_at_most_one_restart)
 	for (int i = 0; i < 3; i++)
 		take_turns(f);
 	cr_assert_eq(life_of(f), life + 1);
+}
+
+/* What its cache holds, whether or not its load is known. */
+Test(scrape, the_capacity_of_the_cache_is_learned)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	uint32_t slot;
+
+	f->metrics = RUNNING("0");
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 5000));
+	slot = endpoint_of(f->url)->engine.slot;
+	cr_assert_eq(prefix_capacity(seg, slot), 0);
+	f->metrics = RUNNING(
+		"0") "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1.0\n";
+	one_scrape(f);
+	cr_assert_eq(prefix_capacity(seg, slot), 16000);
+	f->metrics = RUNNING("0");
+	one_scrape(f);
+	cr_assert_eq(prefix_capacity(seg, slot), 16000, "a page without it changes nothing");
 }

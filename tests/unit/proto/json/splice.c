@@ -7,6 +7,7 @@
 
 #include "proto/json/json_string.h"
 #include "proto/json/splice.h"
+#include "tests/unit/proto/json/in_steps.h"
 
 /* A copy of exactly n bytes, so that ASan sees a byte too many. */
 static char *
@@ -19,12 +20,24 @@ exact(const char *text, size_t n)
 }
 
 static void
+steps_change_nothing(const char *text, size_t len)
+{
+	size_t nsteps;
+
+	for (size_t step = 1; step <= len && step <= 70; step += step < 20 ? 1 : 17)
+		cr_assert(same_in_steps(text, len, step, &nsteps), "%.200s in steps of %zu", text,
+			step);
+}
+
+static void
 must_scan(struct splice *s, const char *text, size_t len)
 {
 	const char *why = NULL;
 	size_t at = 0;
 
 	cr_assert_eq(splice_scan(s, text, len, &why, &at), 0, "%.200s: %s at %zu", text, why, at);
+	if (len < 2000)
+		steps_change_nothing(text, len);
 }
 
 /* The edited body, to be freed. */
@@ -172,6 +185,7 @@ Test(splice, refuses)
 			cases[i].text);
 		cr_assert_not_null(why, "%s", cases[i].text);
 		cr_assert_eq(at, cases[i].at, "%s: at %zu, %s", cases[i].text, at, why);
+		steps_change_nothing(copy, strlen(cases[i].text));
 		free(copy);
 	}
 	{
@@ -234,8 +248,34 @@ Test(splice, every_cut_is_refused)
 
 		cr_assert_eq(splice_scan(&s, copy, n, &why, &at), -1, "cut at %zu", n);
 		cr_assert_leq(at, n);
+		steps_change_nothing(copy, n);
 		free(copy);
 	}
+}
+
+/* What holds the bytes of long bodies: a prompt, with and without peculiar characters, token ids, messages. */
+Test(splice, a_long_text_takes_many_steps)
+{
+	static const struct {
+		const char *before, *again, *after;
+	} cases[] = {{"{\"prompt\":\"", "plain text ", "\"}"},
+		{"{\"prompt\":\"", "\xe2\x82\xac", "\"}"}, {"{\"prompt\":\"", "\\n", "\"}"},
+		{"{\"prompt\":[1", ",12345", "]}"},
+		{"{\"messages\":[1", ",{\"content\":\"a\"}", "],\"model\":\"m\"}"}};
+	const size_t step = 1000, room = 100 * step;
+	char *text = calloc(1, room);
+	size_t nsteps;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char *p = stpcpy(text, cases[i].before);
+
+		while (p < text + room - 100)
+			p = stpcpy(p, cases[i].again);
+		p = stpcpy(p, cases[i].after);
+		cr_assert(same_in_steps(text, (size_t)(p - text), step, &nsteps), "case %zu", i);
+		cr_assert(nsteps >= 95 && nsteps <= 101, "case %zu: %zu steps", i, nsteps);
+	}
+	free(text);
 }
 
 static int

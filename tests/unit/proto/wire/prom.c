@@ -37,7 +37,7 @@ same_load(const struct prom_load *a, const struct prom_load *b)
 	return a->running == b->running && a->waiting == b->waiting && a->kv_usage == b->kv_usage &&
 	       a->has_running == b->has_running && a->has_waiting == b->has_waiting &&
 	       a->has_kv_usage == b->has_kv_usage && a->sglang == b->sglang &&
-	       a->start_s == b->start_s;
+	       a->start_s == b->start_s && a->capacity == b->capacity;
 }
 
 /* Whole, byte by byte, and in pieces of other sizes: with the same result. */
@@ -112,6 +112,54 @@ Test(prom, start_of_the_process)
 	cr_assert_eq(read_page("vllm:num_requests_running 1\n", &load, NULL), 0);
 	cr_assert_eq(load.start_s, 0);
 	expect_nothing("process_start_time_seconds 1.76379462317e+09\n");
+}
+
+static double
+capacity(const char *line)
+{
+	struct prom_load load;
+	char text[512];
+
+	(void)snprintf(text, sizeof(text), "vllm:num_requests_running 1\n%s\n", line);
+	cr_assert_eq(read_page(text, &load, NULL), 0);
+	return load.capacity;
+}
+
+/* vLLM says it in the labels of a figure whose value is 1. */
+Test(prom, capacity_of_vllms_cache)
+{
+	cr_expect_eq(capacity(""), 0);
+	cr_expect_eq(
+		capacity(
+			"vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"0\","
+			"num_gpu_blocks=\"27500\",num_gpu_blocks_override=\"None\"} 1.0"),
+		440000);
+	cr_expect_eq(
+		capacity(
+			"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",engine=\"0\"} 1.0\n"
+			"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"20\",engine=\"1\"} 1.0"),
+		480);
+	cr_expect_eq(
+		capacity("vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1.0"),
+		0);
+	cr_expect_eq(capacity("vllm:cache_config_info{block_size=\"16\"} 1.0"), 0);
+	cr_expect_eq(
+		capacity(
+			"vllm:cache_config_info{block_size=\"99999999999\",num_gpu_blocks=\"-5\"} 1.0"),
+		0);
+}
+
+Test(prom, capacity_of_sglangs_cache)
+{
+	struct prom_load load;
+
+	cr_assert_eq(
+		read_page(
+			"sglang:num_running_reqs 1\nsglang:max_total_num_tokens{tp_rank=\"0\"} 1e+05\n"
+			"sglang:max_total_num_tokens{tp_rank=\"1\"} 1e+05\n",
+			&load, NULL),
+		0);
+	cr_expect_eq(load.capacity, 100000);
 }
 
 Test(prom, vllm_usage_by_version)

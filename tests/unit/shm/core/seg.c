@@ -28,7 +28,8 @@ static const struct seg_sizes normal = {.max_workers = 16,
 	.max_api_keys = 1024,
 	.span_bytes = 1 << 20,
 	.running_requests = 512,
-	.kept_requests = 1250};
+	.kept_requests = 1250,
+	.prefix_buckets = 1 << 20};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 {
@@ -60,7 +61,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.max_api_keys = 4,
 		.span_bytes = 4096,
 		.running_requests = 3,
-		.kept_requests = 5};
+		.kept_requests = 5,
+		.prefix_buckets = 64};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 	const uint32_t named = NAMED_MODEL_SLOTS + named_key_slots(sizes.max_api_keys);
@@ -100,6 +102,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(27, (unsigned char *)seg_slab(seg, slots));
 	ENDS(28, seg_span_data(seg, workers - 1) + sizes.span_bytes);
 	ENDS(29, seg_note(seg, workers - 1, sizes.running_requests + sizes.kept_requests));
+	ENDS(30, seg->prefix_engines + sizes.max_endpoints);
+	ENDS(31, seg->prefix + sizes.prefix_buckets);
 	cr_assert_eq(seg->secret, (unsigned char *)seg->tickets);
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
@@ -223,6 +227,11 @@ Test(shm_seg, impossible_sizes_are_refused)
 			.max_pools = 2,
 			.flags_per_worker = 64,
 			.kept_requests = (1 << 20) + 1},
+		{.max_workers = 2,
+			.max_endpoints = 4,
+			.max_pools = 2,
+			.flags_per_worker = 64,
+			.prefix_buckets = 3},
 	};
 #undef SIZES
 	struct seg *got = NULL;
@@ -254,6 +263,7 @@ Test(shm_seg, another_build_version_or_size_is_refused)
 	REFUSED_WITH(max_pools);
 	REFUSED_WITH(flags_per_worker);
 	REFUSED_WITH(max_quotas);
+	REFUSED_WITH(prefix_buckets);
 #undef REFUSED_WITH
 }
 

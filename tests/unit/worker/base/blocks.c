@@ -2,6 +2,7 @@
 #include "worker/base/blocks.h"
 
 #include <criterion/criterion.h>
+#include <sanitizer/asan_interface.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,36 @@ Test(blocks, small_and_huge_ones_are_not_kept)
 	block_give(&b, block_grow(&b, NULL, 0, BLOCK_MOST + 1), BLOCK_MOST + 1);
 	block_give(&b, NULL, 0);
 	cr_assert_eq(b.bytes, 0);
+}
+
+/* In steps, by its pages: the last step frees the rest. */
+Test(blocks, a_huge_one_is_freed_in_steps)
+{
+	const size_t n = 5 * BLOCK_STEP + 12345;
+	char *p = block_grow(&b, NULL, 0, n);
+
+	memset(p, 'x', n);
+	block_give(&b, p, n);
+	cr_assert_eq(b.huge_bytes, n);
+	ASAN_UNPOISON_MEMORY_REGION(p + 64, n - 64);
+	for (int i = 1; i < 5; i++) {
+		cr_assert(blocks_turn(&b));
+		cr_assert_eq(b.huge_bytes, n - i * BLOCK_STEP);
+		cr_assert_eq(p[n - i * BLOCK_STEP + 128 * KIB], 0, "the kernel has it back");
+		cr_assert_eq(p[n - i * BLOCK_STEP - 128 * KIB], 'x');
+	}
+	cr_assert_not(blocks_turn(&b));
+	cr_assert_not(blocks_turn(&b));
+	cr_assert_eq(b.huge_bytes, 0);
+}
+
+Test(blocks, huge_ones_beyond_the_bound_are_freed_at_once)
+{
+	const size_t n = BLOCKS_KEPT + 1;
+
+	for (int i = 0; i < 3; i++)
+		block_give(&b, block_grow(&b, NULL, 0, n), n);
+	cr_assert_eq(b.huge_bytes, n, "the first one is freed in steps");
 }
 
 /* Memory that another part of the worker has allocated may be shorter than its block would be. */

@@ -326,3 +326,70 @@ Test(affinity, the_estimate_is_what_python_makes_of_it)
 	cr_assert_eq(pclose(oracle), 0);
 	cr_assert_eq(n, BODIES);
 }
+
+/* --- cuts of policy cache_aware ------------------------------------------------------------------- */
+
+static struct prefix_secret secret;
+
+/* Of a body with a prompt of `n` times "word " in the member, before `more`. */
+static struct prefix_key
+cut(enum route route, const char *member, int n, const char *more)
+{
+	static char body[1 << 16];
+	struct prefix_key key = {.n = 0};
+	int at = snprintf(body, sizeof(body), "{\"%s\":\"", member);
+
+	for (int i = 0; i < n; i++)
+		at += snprintf(body + at, sizeof(body) - (size_t)at, "word ");
+	(void)snprintf(body + at, sizeof(body) - (size_t)at, "\"%s}", more);
+	prefix_secret_make(&secret, (uint64_t[2]){1, 2});
+	ask(route, "", body);
+	if (!affinity_cut(&secret, &client_text, asked, model, &key))
+		key.n = UINT32_MAX;
+	return key;
+}
+
+static uint32_t
+common(const struct prefix_key *a, const struct prefix_key *b)
+{
+	uint32_t n = 0;
+
+	while (n < a->n && n < b->n && a->digest[n] == b->digest[n])
+		n++;
+	return n;
+}
+
+Test(affinity, a_longer_prompt_has_the_cuts_of_a_shorter_one)
+{
+	const struct prefix_key a = cut(ROUTE_COMPLETIONS, "prompt", 200, ""),
+				b = cut(ROUTE_COMPLETIONS, "prompt", 400, ",\"user\":\"x\"");
+
+	cr_expect_eq(a.n, 3); /* of 1,002 bytes */
+	cr_expect_eq(b.n, 7);
+	cr_expect_eq(common(&a, &b), 3);
+}
+
+Test(affinity, what_changes_the_cache_changes_every_cut)
+{
+	static const char *const others[] = {",\"model\":\"m\"", ",\"cache_salt\":\"s\"",
+		",\"cache_salt\":\"t\"", ",\"lora_path\":\"s\"", ",\"tools\":[1]"};
+	struct prefix_key keys[1 + sizeof(others) / sizeof(others[0])];
+
+	keys[0] = cut(ROUTE_COMPLETIONS, "prompt", 200, "");
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		keys[i + 1] = cut(ROUTE_COMPLETIONS, "prompt", 200, others[i]);
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		for (size_t k = 0; k < i; k++)
+			cr_expect_eq(common(&keys[i], &keys[k]), 0, "%zu, %zu", i, k);
+}
+
+Test(affinity, cuts_are_of_what_the_engine_reads)
+{
+	const struct prefix_key a = cut(ROUTE_GENERATE, "text", 200, "");
+
+	cr_expect_eq(a.n, 3);
+	cr_expect_eq(cut(ROUTE_GENERATE, "input_ids", 200, "").n, 3);
+	cr_expect_eq(cut(ROUTE_CHAT, "messages", 200, "").n, 3);
+	cr_expect_eq(cut(ROUTE_CHAT, "prompt", 200, "").n, UINT32_MAX);
+	cr_expect_eq(cut(ROUTE_COMPLETIONS, "prompt", 1, "").n, 0, "too short to matter");
+}

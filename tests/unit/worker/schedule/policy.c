@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -53,6 +54,8 @@ setup(void)
 		.model = TABLE_ANY_MODEL,
 		.own = 1,
 		.foreign_unit = 1,
+		.tokens = 1,
+		.unit_tokens = 1,
 		.rnd = &rnd,
 		.now_ms = 100000,
 		.keyed = true,
@@ -889,6 +892,133 @@ Test(policy, random_numbers_are_below_their_bound_and_reach_it)
 	}
 	cr_assert_eq(seen, (UINT64_C(1) << 37) - 1);
 	cr_assert_eq(policy_rnd_below(&view, 1), 0);
+}
+
+/* --- cache_aware ------------------------------------------------------------------------------------- */
+
+#define PROMPT 1000u
+
+static struct prefix_key cuts;
+static struct prefix_found *found;
+
+/* The policy's prompt of 8 cuts and PROMPT tokens; picks[i] has the first have[i] of its cuts. */
+static void
+know(const uint32_t have[N])
+{
+	cuts = (struct prefix_key){.n = 8, .bytes = 8 * PREFIX_STEP};
+	for (uint32_t i = 0; i < cuts.n; i++)
+		cuts.end[i] = (i + 1) * PREFIX_STEP;
+	free(found);
+	found = prefix_found_new(MAX);
+	found->key = &cuts;
+	found->tokens = PROMPT;
+	found->part = ((uint64_t)PROMPT << PREFIX_PART_BITS) / cuts.bytes;
+	found->round = 1;
+	for (uint32_t i = 0; i < N; i++)
+		if (have[i] > 0)
+			found->of[i] = (struct prefix_hit){.round = 1, .cuts = have[i]};
+	view.found = found;
+	view.tokens = PROMPT;
+	view.own = PROMPT;
+	view.load = LOAD_TOKENS;
+}
+
+static void
+burden(uint32_t slot, uint32_t tokens)
+{
+	cr_assert(load_reserve(seg, 0, slot, 0));
+	cr_assert_eq(load_tokens_add(seg, 0, slot, tokens), tokens);
+}
+
+Test(policy, the_engine_that_has_the_longest_beginning_is_chosen)
+{
+	know((uint32_t[N]){0, 3, 8, 5});
+	for (int k = 0; k < 10; k++)
+		cr_assert_eq(policy_cache_aware(&view), 2);
+	know((uint32_t[N]){0, 0, 0, 1});
+	for (int k = 0; k < 10; k++)
+		cr_assert_eq(policy_cache_aware(&view), 3);
+	free(found);
+}
+
+/* 500 tokens of the prompt are at engine 1: so many may be in front of it. */
+Test(policy, cache_yields_to_load_when_waiting_costs_more_than_computing)
+{
+	know((uint32_t[N]){0, 4, 0, 0});
+	burden(1, 499);
+	cr_expect_eq(policy_cache_aware(&view), 1);
+	burden(1, 2);
+	cr_expect_neq(policy_cache_aware(&view), 1);
+	for (uint32_t i = 0; i < N; i++)
+		burden(i, 100);
+	cr_expect_neq(policy_cache_aware(&view), 1);
+	load_tokens_sub(seg, 0, 1, 2);
+	cr_expect_eq(policy_cache_aware(&view), 1, "only the difference counts");
+	free(found);
+}
+
+Test(policy, an_engine_of_twice_the_weight_computes_twice_as_fast)
+{
+	know((uint32_t[N]){4, 0, 0, 0});
+	set_weights((uint32_t[]){1, 2, 1, 1}, N);
+	burden(0, 10);
+	cr_expect_eq(policy_cache_aware(&view), 1, "1,000 / 2 is less than 500 + 10");
+	load_tokens_sub(seg, 0, 0, 10);
+	burden(1, 10);
+	cr_expect_eq(policy_cache_aware(&view), 0);
+	free(found);
+}
+
+/* What an engine did not keep to counts for less. */
+Test(policy, a_beginning_that_was_not_there_so_far_counts_for_less)
+{
+	const struct prefix_guess g = {.prompt = 1000, .hit = 1000, .expected = 1000};
+
+	know((uint32_t[N]){8, 7, 0, 0});
+	cr_expect_eq(policy_cache_aware(&view), 0);
+	for (int k = 0; k < 200; k++)
+		prefix_record(seg, 0, &g, 100, 1000);
+	cr_expect_eq(policy_cache_aware(&view), 1);
+	free(found);
+}
+
+/* With nothing cached it chooses as least_loaded does, in turn among equals too. */
+Test(policy, with_nothing_cached_it_is_least_loaded)
+{
+	uint32_t cursor = 0;
+
+	know((uint32_t[N]){0, 0, 0, 0});
+	for (int k = 0; k < 200; k++) {
+		int a, b;
+
+		view.cursor = cursor;
+		view.found = k % 2 == 0 ? found : NULL;
+		a = policy_least_loaded(&view);
+		view.cursor = cursor;
+		b = policy_cache_aware(&view);
+		cr_assert_eq(a, b);
+		cursor = view.cursor;
+		if (k % 3 > 0)
+			burden((uint32_t)b, 1 + (uint32_t)k * 7919 % 300);
+	}
+	free(found);
+}
+
+/* A load in requests: each counts as a mean prompt. */
+Test(policy, a_load_in_requests_is_weighed_in_mean_prompts)
+{
+	know((uint32_t[N]){4, 0, 0, 0});
+	view.load = LOAD_REQUESTS;
+	view.own = 1;
+	view.unit_tokens = 300;
+	cr_assert(load_reserve(seg, 0, 0, 0));
+	cr_expect_eq(policy_cache_aware(&view), 0, "300 + 500 is less than 1,000");
+	cr_assert(load_reserve(seg, 0, 0, 0));
+	cr_expect_neq(policy_cache_aware(&view), 0);
+	view.unit_tokens = UINT32_MAX; /* no product overflows */
+	view.max_weight = 100;
+	cr_expect_neq(policy_cache_aware(&view), 0);
+	free(found);
 }
 
 /* --- between two looks ------------------------------------------------------------------------------- */

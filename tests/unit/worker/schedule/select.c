@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -105,6 +106,43 @@ Test(select, the_chosen_one_is_reserved_with_its_tokens)
 		cr_assert_eq(load_tokens(seg, (uint32_t)i), 70);
 		cr_assert_eq(seg_row(seg, 1, (uint32_t)i)->held, 1);
 	}
+}
+
+/* What the engine has in its cache is no work; a decode engine keeps the whole prompt. */
+Test(select, only_what_is_not_cached_is_reserved)
+{
+	struct prefix_key key = {.n = 1, .bytes = 512, .end = {256}};
+	struct prefix_found *found = prefix_found_new(N);
+	struct selected held;
+
+	*found = (struct prefix_found){.key = &key,
+		.tokens = 70,
+		.part = (UINT64_C(70) << PREFIX_PART_BITS) / 512,
+		.round = 1,
+		.nslots = N};
+	found->of[2] = (struct prefix_hit){.round = 1, .cuts = 1};
+	pool.policy[ROLE_DECODE] = POLICY_CACHE_AWARE;
+	pool.load[ROLE_DECODE] = LOAD_TOKENS;
+	s.found = found;
+	s.computes = true;
+	cr_assert_eq(select_reserve(&s, &held), &picks[2]);
+	cr_expect_eq(held.tokens, 35);
+	cr_expect_eq(load_tokens(seg, 2), 35);
+	cr_expect_eq(held.guess.prompt, 70);
+	cr_expect_eq(held.guess.expected, 35);
+	load_tokens_sub(seg, 1, 2, held.tokens);
+	load_release(seg, 1, 2);
+	s.computes = false;
+	cr_assert_eq(select_reserve(&s, &held), &picks[2]);
+	cr_expect_eq(held.tokens, 70);
+	cr_expect_eq(held.guess.expected, 35);
+	load_tokens_sub(seg, 1, 2, held.tokens);
+	load_release(seg, 1, 2);
+	s.computes = true;
+	key.end[0] = 512; /* all of it: the request is there nevertheless */
+	cr_assert_eq(select_reserve(&s, &held), &picks[2]);
+	cr_expect_eq(held.tokens, 1);
+	free(found);
 }
 
 /* Under every policy, full or ejected: the others hold nothing of what is asked for. */

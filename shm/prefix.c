@@ -1,0 +1,403 @@
+#include "shm/prefix.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "shm/base/mem.h"
+#include "shm/core/atomic.h"
+#include "shm/core/suspect.h"
+#include "shm/load_word.h"
+#include "shm/metrics.h"
+
+/* prefix.h draws the word. */
+#define STAMP_BITS 30
+#define SLOT_BITS 16
+#define TAG_AT (STAMP_BITS + SLOT_BITS)
+#define UNIT 64 /* tokens of a stamp */
+
+/*
+ * How far the count jumps, in units: further than any capacity.  It is no divisor of 2^STAMP_BITS, so that words of
+ * the first life do not come back to life 64 restarts later, but only after 4,096.
+ */
+#define JUMP ((UINT64_C(1) << 24) + (UINT64_C(1) << 18))
+static_assert(PREFIX_CAPACITY_MAX / UNIT < JUMP, "a jump makes all words stale");
+
+/* The means of what an engine has kept to follow the last 32 samples.  They begin with so many tokens of each. */
+#define KEPT_SHARE 32
+#define KEPT_BEGIN 4096u
+#define KEPT_ONE (1u << 14)
+#define KEPT_SPARE 256u /* so many more of each: a few small samples decide nothing */
+#define KEPT_BITS 24
+
+struct prefix_found *
+prefix_found_new(uint32_t nslots)
+{
+	struct prefix_found *f = mem_zero(sizeof(*f) + nslots * sizeof(struct prefix_hit));
+
+	f->nslots = nslots;
+	return f;
+}
+
+uint32_t
+prefix_row(uint32_t nendpoints)
+{
+	uint32_t row = 1;
+
+	while (row * PREFIX_WAYS < nendpoints)
+		row *= 2;
+	return row;
+}
+
+/* --- words ------------------------------------------------------------------------------------- */
+
+static inline uint64_t
+tag_of(uint64_t digest)
+{
+	return digest << TAG_AT | UINT64_C(1) << TAG_AT; /* not 0: a word never is */
+}
+
+static inline uint32_t
+word_slot(uint64_t word)
+{
+	return (uint32_t)(word >> STAMP_BITS & BITS(SLOT_BITS));
+}
+
+static inline uint64_t
+stamp_now(const struct seg *seg, uint32_t ep)
+{
+	return shm_load(&seg->prefix_engines[ep].computed) / UNIT & BITS(STAMP_BITS);
+}
+
+uint64_t
+prefix_capacity(const struct seg *seg, uint32_t ep)
+{
+	return shm_load(&seg->ep_records[ep].capacity);
+}
+
+static uint64_t
+capacity_units(const struct seg *seg, uint32_t ep)
+{
+	const uint64_t tokens = prefix_capacity(seg, ep);
+
+	return (tokens != 0 ? tokens : PREFIX_CAPACITY_UNKNOWN) / UNIT;
+}
+
+/* What the engine may yet compute before the word is stale, in units; negative: it is stale. */
+static inline int64_t
+left(const struct seg *seg, uint64_t word)
+{
+	const uint32_t ep = word_slot(word);
+
+	if (ep >= seg->hdr->max_endpoints)
+		return INT64_MIN;
+	return (int64_t)capacity_units(seg, ep) -
+	       (int64_t)((stamp_now(seg, ep) - word) & BITS(STAMP_BITS));
+}
+
+/* The bucket at `place` in the row of a digest.  A row twice as long has the same buckets in its first half. */
+static inline struct prefix_bucket *
+bucket(const struct seg *seg, uint64_t digest, uint32_t place)
+{
+	const uint64_t n = seg->hdr->prefix_buckets;
+
+	return &seg->prefix[((digest >> 32) * n / (UINT64_C(1) << 32) + place) % n];
+}
+
+static void
+fetch_ahead(const struct seg *seg, uint64_t digest, uint32_t place)
+{
+	__builtin_prefetch(bucket(seg, digest, place));
+}
+
+/* --- looking up -------------------------------------------------------------------------------- */
+
+struct look {
+	const struct seg *seg;
+	const struct prefix_key *key;
+	uint32_t row;
+	struct prefix_found *found;
+};
+
+/* Notes that endpoint `ep` has so many cuts, unless the word that says so is stale. */
+static bool
+note(const struct look *l, uint64_t word, uint32_t ep, uint32_t cuts)
+{
+	struct prefix_hit *hit = &l->found->of[ep];
+
+	if (hit->round != l->found->round)
+		*hit = (struct prefix_hit){.round = l->found->round,
+			.now = (uint32_t)stamp_now(l->seg, ep),
+			.capacity = (uint32_t)capacity_units(l->seg, ep)};
+	if (((hit->now - word) & BITS(STAMP_BITS)) > hit->capacity)
+		return false;
+	if (hit->cuts < cuts)
+		hit->cuts = cuts;
+	return true;
+}
+
+/* Notes the endpoints that have cut `i`, and returns their number. */
+static uint32_t
+look_at(const struct look *l, uint32_t i)
+{
+	const uint64_t digest = l->key->digest[i], tag = tag_of(digest);
+	uint32_t n = 0;
+
+	for (uint32_t place = 0; place < l->row; place++) {
+		const struct prefix_bucket *b = bucket(l->seg, digest, place);
+
+		for (uint32_t k = 0; k < PREFIX_WAYS; k++) {
+			const uint64_t word = shm_load(&b->word[k]);
+
+			if ((word ^ tag) >> TAG_AT == 0 && word_slot(word) < l->found->nslots)
+				n += note(l, word, word_slot(word), i + 1);
+		}
+	}
+	return n;
+}
+
+/* Of cuts lo and hi, which so many endpoints have. */
+struct range {
+	uint32_t lo, nlo, hi, nhi;
+};
+
+/*
+ * An endpoint that has a cut has all cuts before it.  So between two cuts that equally many have, no endpoint's
+ * beginning ends; else the cut in the middle is looked at, and both halves.  Lost words make this find less.
+ */
+static void
+look_between(const struct look *l, struct range r)
+{
+	struct range todo[PREFIX_CUTS];
+	uint32_t n = 0;
+
+	for (;;) {
+		uint32_t mid, nmid;
+
+		if (r.hi - r.lo < 2 || r.nlo <= r.nhi) {
+			if (n == 0)
+				return;
+			r = todo[--n];
+			continue;
+		}
+		mid = (r.lo + r.hi) / 2;
+		nmid = look_at(l, mid);
+		todo[n++] = (struct range){r.lo, r.nlo, mid, nmid};
+		r = (struct range){mid, nmid, r.hi, r.nhi};
+	}
+}
+
+void
+prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, uint32_t tokens,
+	struct prefix_found *ret)
+{
+	const struct look l = {seg, key, row, ret};
+	struct range all;
+
+	if (++ret->round == 0) { /* a round of 2^32 prompts ago */
+		memset(ret->of, 0, ret->nslots * sizeof(ret->of[0]));
+		ret->round = 1;
+	}
+	ret->key = key;
+	ret->row = row;
+	ret->tokens = tokens;
+	if (key->n == 0 || seg->hdr->prefix_buckets == 0)
+		return;
+	ret->part = ((uint64_t)tokens << PREFIX_PART_BITS) / key->bytes;
+	all.lo = 0;
+	all.hi = key->n - 1;
+	fetch_ahead(seg, key->digest[all.hi], 0);
+	all.nlo = look_at(&l, 0);
+	if (all.nlo == 0)
+		return;
+	all.nhi = look_at(&l, all.hi);
+	look_between(&l, all);
+}
+
+/* --- inserting --------------------------------------------------------------------------------- */
+
+/* The word to take: the endpoint's own, else the one that is stale longest, or will be first. */
+static uint64_t *
+victim(const struct seg *seg, struct prefix_bucket *b, uint64_t mine)
+{
+	uint64_t *best = &b->word[0];
+	int64_t least = INT64_MAX;
+
+	for (uint32_t k = 0; k < PREFIX_WAYS; k++) {
+		const uint64_t word = shm_load(&b->word[k]);
+		int64_t rest;
+
+		if ((word ^ mine) >> STAMP_BITS == 0)
+			return &b->word[k];
+		rest = word == 0 ? INT64_MIN : left(seg, word);
+		if (rest < least) {
+			least = rest;
+			best = &b->word[k];
+		}
+	}
+	return best;
+}
+
+static void
+put(struct seg *seg, uint64_t digest, uint32_t place, uint64_t mine, struct prefix_taken *taken)
+{
+	uint64_t *to = victim(seg, bucket(seg, digest, place), mine);
+	const uint64_t was = shm_load(to);
+
+	taken->empty += was == 0;
+	taken->fresh += was != 0 && (was ^ mine) >> STAMP_BITS != 0 && left(seg, was) >= 0;
+	shm_store(to, mine);
+}
+
+struct prefix_taken
+prefix_insert(
+	struct seg *seg, const struct prefix_key *key, uint32_t row, uint32_t ep, uint32_t computes)
+{
+	const uint32_t place = ep & (row - 1);
+	struct prefix_taken taken = {0, 0};
+	uint64_t mine;
+
+	if (seg->hdr->prefix_buckets == 0)
+		return taken;
+	for (uint32_t i = 0; i < key->n; i++)
+		fetch_ahead(seg, key->digest[i], place);
+	shm_add(&seg->prefix_engines[ep].computed, computes);
+	mine = (uint64_t)ep << STAMP_BITS | stamp_now(seg, ep);
+	for (uint32_t i = 0; i < key->n; i++)
+		put(seg, key->digest[i], place, tag_of(key->digest[i]) | mine, &taken);
+	return taken;
+}
+
+void
+prefix_void(struct seg *seg, uint32_t ep)
+{
+	shm_add(&seg->prefix_engines[ep].computed, JUMP * UNIT);
+}
+
+/* --- what engines say -------------------------------------------------------------------------- */
+
+/* The part of the hits that an engine had in its cache lately, in units of 1 / KEPT_ONE. */
+static uint32_t
+kept_part(uint64_t word)
+{
+	const uint64_t part = word >> 2 * KEPT_BITS;
+
+	return word == 0 ? KEPT_ONE : part < KEPT_ONE ? (uint32_t)part : KEPT_ONE;
+}
+
+struct prefix_guess
+prefix_expect(const struct seg *seg, const struct prefix_found *found, uint32_t ep)
+{
+	struct prefix_guess guess = {.prompt = found->tokens};
+	uint64_t expected;
+
+	if (!prefix_has(found, ep))
+		return guess;
+	guess.hit = (uint32_t)(found->part * found->key->end[found->of[ep].cuts - 1] >>
+			       PREFIX_PART_BITS);
+	expected =
+		(uint64_t)guess.hit * kept_part(shm_load(&seg->prefix_engines[ep].kept)) / KEPT_ONE;
+	guess.expected = expected < guess.prompt ? (uint32_t)expected : guess.prompt;
+	return guess;
+}
+
+static uint64_t
+kept_word(uint64_t reported, uint64_t looked_up)
+{
+	const uint64_t part = (reported + KEPT_SPARE) * KEPT_ONE / (looked_up + KEPT_SPARE);
+
+	return (part < KEPT_ONE ? part : KEPT_ONE) << 2 * KEPT_BITS | reported << KEPT_BITS |
+	       looked_up;
+}
+
+/* In steps that are rounded away from 0, or small means would never rise. */
+static uint64_t
+towards(uint64_t mean, uint64_t to)
+{
+	return to < mean ? mean - (mean - to + KEPT_SHARE - 1) / KEPT_SHARE
+			 : mean + (to - mean + KEPT_SHARE - 1) / KEPT_SHARE;
+}
+
+static uint64_t
+learn(uint64_t word, uint64_t reported, uint64_t looked_up)
+{
+	const uint64_t most = BITS(KEPT_BITS);
+	const uint64_t r = word != 0 ? word >> KEPT_BITS & most : KEPT_BEGIN;
+	const uint64_t l = word != 0 ? word & most : KEPT_BEGIN;
+
+	return kept_word(towards(r, reported < most ? reported : most),
+		towards(l, looked_up < most ? looked_up : most));
+}
+
+void
+prefix_record(struct seg *seg, uint32_t ep, const struct prefix_guess *guess, uint64_t cached,
+	uint64_t prompt)
+{
+	struct prefix_engine *e = &seg->prefix_engines[ep];
+	const uint64_t seen = shm_load(&e->kept);
+	uint64_t tokens = guess->prompt; /* in the router's own measure */
+
+	if (guess->prompt == 0 || prompt == 0 ||
+		(cached == PREFIX_UNSAID && shm_load(&e->answers) == 0))
+		return;
+	if (cached == PREFIX_UNSAID)
+		tokens = 0;
+	else if (cached < prompt)
+		tokens = (uint64_t)((double)tokens * (double)cached / (double)prompt);
+	shm_add(&e->answers, 1);
+	shm_add(&e->prompt, guess->prompt);
+	shm_add(&e->expected, guess->expected);
+	shm_add(&e->cached, tokens);
+	/* What is cached beyond the hit says nothing of the hit.  Of two workers at the same time one sample counts. */
+	if (guess->hit > 0)
+		(void)shm_cas(&e->kept, seen,
+			learn(seen, tokens < guess->hit ? tokens : guess->hit, guess->hit));
+}
+
+struct prefix_sums
+prefix_sums(const struct seg *seg, uint32_t ep)
+{
+	const struct prefix_engine *e = &seg->prefix_engines[ep];
+
+	return (struct prefix_sums){.answers = shm_load(&e->answers),
+		.prompt = shm_load(&e->prompt),
+		.expected = shm_load(&e->expected),
+		.cached = shm_load(&e->cached),
+		.kept = (double)kept_part(shm_load(&e->kept)) / KEPT_ONE};
+}
+
+/* --- master ------------------------------------------------------------------------------------ */
+
+void
+prefix_capacity_set(struct seg *seg, uint32_t ep, uint64_t tokens)
+{
+	shm_store(&seg->ep_records[ep].capacity,
+		tokens < PREFIX_CAPACITY_MAX ? tokens : PREFIX_CAPACITY_MAX);
+}
+
+void
+prefix_begin(struct seg *seg, uint32_t ep)
+{
+	struct prefix_engine *e = &seg->prefix_engines[ep];
+
+	prefix_capacity_set(seg, ep, 0);
+	(void)shm_xchg(&e->kept, 0);
+	(void)shm_xchg(&e->answers, 0);
+	(void)shm_xchg(&e->prompt, 0);
+	(void)shm_xchg(&e->expected, 0);
+	(void)shm_xchg(&e->cached, 0);
+}
+
+uint32_t
+prefix_mend(struct seg *seg, uint32_t ep)
+{
+	struct prefix_engine *e = &seg->prefix_engines[ep];
+	uint64_t *const sums[] = {&e->answers, &e->prompt, &e->expected, &e->cached};
+	uint32_t bad = 0;
+
+	for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++)
+		if (shm_load(sums[i]) >= METRIC_TOO_MANY) {
+			(void)shm_xchg(sums[i], 0);
+			bad++;
+		}
+	return bad;
+}

@@ -1,0 +1,116 @@
+/*
+ * The prefix index: which engine has the KV of which beginnings of prompts, as far as this router's requests show.
+ *
+ * A table of 64-bit words in buckets of one cache line.  A word says: the engine of this endpoint had this beginning
+ * when it had computed so many tokens.
+ *
+ *	tag:18 | endpoint slot:16 | stamp:30
+ *
+ * The tag is of the digest of a cut (shm/prefix_key.h), of which another part chooses the bucket.  The stamp is the
+ * engine's count of computed tokens, in units of 64.  An engine's cache throws the oldest out: so a word is stale when
+ * the engine has computed more since than its cache holds (its capacity).  No word is ever deleted.  When an engine
+ * begins another life (shm/restart.h) or says that its cache is empty, its count jumps further than any capacity, which
+ * makes all its words stale at once.
+ *
+ * Every word is a hint.  It is written by plain stores: of two workers that store at the same time one hint is lost.  A
+ * process that is killed leaves whole words.  A word that something else has overwritten names an engine that may not
+ * have the beginning, which costs at most the time to compute it.
+ *
+ * A beginning that all engines have (a system prompt) needs a word for each engine, and a bucket has 8.  So a digest
+ * has a row of buckets, as many as an eighth of the engines that may be chosen, and an endpoint has its place in the
+ * row by its slot (prefix_row()).  Rows lie side by side, so the processor fetches them ahead.  The policy needs all
+ * engines and not just some: an engine whose hint is missing seems to have to compute the whole system prompt, so
+ * requests would crowd on the others.
+ *
+ * Process: workers; the functions under "master" are the master's.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shm/core/seg.h"
+#include "shm/prefix_key.h"
+
+/* What an engine is taken to hold that does not say: the KV of a model of 8 GB on a GPU of 80 GB. */
+#define PREFIX_CAPACITY_UNKNOWN (UINT64_C(1) << 19)
+/* A larger capacity is taken for this one, in tokens. */
+#define PREFIX_CAPACITY_MAX (UINT64_C(1) << 29)
+
+/* The endpoints that have some cut of the last prompt looked up: the deepest one of each.  A worker's own memory. */
+struct prefix_found {
+	const struct prefix_key *key; /* of that prompt */
+	uint32_t tokens;              /* the prompt has so many ... */
+	uint64_t part;                /* ... and a byte of it so many, times 2^PREFIX_PART_BITS */
+	uint32_t row;
+	uint32_t round;
+	uint32_t nslots;
+	struct prefix_hit {
+		uint32_t round; /* others are of former prompts */
+		uint32_t cuts;  /* 0: all its words are stale */
+		/* its count and its capacity, in units, when it was met: read once for all its words */
+		uint32_t now, capacity;
+	} of[]; /* [nslots] */
+};
+
+/* What is expected of one engine for one prompt, in tokens. */
+struct prefix_guess {
+	uint32_t prompt;   /* 0: nothing is known, so nothing is expected */
+	uint32_t hit;      /* the beginning that the index knows there */
+	uint32_t expected; /* the same, times what the engine has kept to so far */
+};
+
+#define PREFIX_PART_BITS 16
+
+struct prefix_found *prefix_found_new(uint32_t nslots);
+
+/* The number of buckets in a row where so many endpoints may be chosen: a power of two. */
+uint32_t prefix_row(uint32_t nendpoints);
+/* Looks up which endpoints have which beginning of a prompt of so many tokens.  Reads some log2(key->n) rows for each
+ * length in which they differ.  The key must stay as long as the result is used. */
+void prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, uint32_t tokens,
+	struct prefix_found *ret);
+/* The words that an insertion has taken. */
+struct prefix_taken {
+	uint32_t empty, fresh; /* never used before; in use for another beginning */
+};
+/* The engine of `ep` has, or will have, the whole prompt, for which it computes so many tokens. */
+struct prefix_taken prefix_insert(struct seg *seg, const struct prefix_key *key, uint32_t row,
+	uint32_t ep, uint32_t computes);
+/* What endpoint `ep` is expected to have of the prompt. */
+struct prefix_guess prefix_expect(
+	const struct seg *seg, const struct prefix_found *found, uint32_t ep);
+/* Whether it has anything. */
+static inline bool
+prefix_has(const struct prefix_found *found, uint32_t slot)
+{
+	return found->of[slot].round == found->round && found->of[slot].cuts > 0;
+}
+
+/* The engine has answered, and had `cached` of its own `prompt` tokens in its cache.  PREFIX_UNSAID: it does not say.
+ * vLLM says nothing where it means 0, so this counts as 0 once the engine has said anything. */
+#define PREFIX_UNSAID UINT64_MAX
+void prefix_record(struct seg *seg, uint32_t ep, const struct prefix_guess *guess, uint64_t cached,
+	uint64_t prompt);
+
+/* All words of the endpoint are void. */
+void prefix_void(struct seg *seg, uint32_t ep);
+
+/* What an endpoint's engine has said about prompts of which something was known, in this life of the slot. */
+struct prefix_sums {
+	uint64_t answers;
+	uint64_t prompt, expected, cached; /* tokens, as estimated by the router */
+	/* the part of the hits that the engine had in its cache lately: 1 if the index is right */
+	double kept;
+};
+struct prefix_sums prefix_sums(const struct seg *seg, uint32_t ep);
+/* What its engine holds in tokens; 0: unknown. */
+uint64_t prefix_capacity(const struct seg *seg, uint32_t ep);
+
+/* --- master */
+
+/* 0: unknown. */
+void prefix_capacity_set(struct seg *seg, uint32_t ep, uint64_t tokens);
+/* The slot begins its next life.  Its words are void by restart_begin(). */
+void prefix_begin(struct seg *seg, uint32_t ep);
+/* Sums of the endpoint that cannot be begin at 0 again; returns how many. */
+uint32_t prefix_mend(struct seg *seg, uint32_t ep);

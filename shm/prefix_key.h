@@ -1,0 +1,46 @@
+/*
+ * The beginnings of a prompt, as the prefix index (shm/prefix.h) knows them: the prompt is cut at fixed offsets, and
+ * each cut has a digest of all bytes before it.  Two prompts that begin alike have the same digests up to the last
+ * cut before they differ.
+ *
+ * The digests form a chain: each is a hash of the digest before it and of the bytes in between, so one pass makes them
+ * all.  The hash is XXH3 with a secret that is drawn at the start: a client that does not know the secret cannot make
+ * two prompts with one digest, and so cannot pass its prompt off for another client's.
+ *
+ * Process: worker.  No memory is shared here.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+/* A cut every 256 bytes of the first 4 KiB, then after an eighth more each time: 63 cuts of 1 MiB.  What comes behind
+ * the last cut is not looked up. */
+#define PREFIX_CUTS 64
+#define PREFIX_STEP 256u
+#define PREFIX_EVEN 4096u
+
+struct prefix_secret {
+	unsigned char bytes[192];
+};
+
+struct prefix_key {
+	uint32_t n;     /* cuts */
+	uint32_t bytes; /* of the whole prompt */
+	uint32_t end[PREFIX_CUTS];
+	uint64_t digest[PREFIX_CUTS];
+};
+
+/* The bytes from a cut at `at` to the next one. */
+static inline uint32_t
+prefix_step(uint32_t at)
+{
+	return at < PREFIX_EVEN ? PREFIX_STEP : at / 8 & ~63u;
+}
+
+/* All processes of one seed have the same secret. */
+void prefix_secret_make(struct prefix_secret *s, const uint64_t seed[2]);
+/* What every prompt depends on, such as the model's name: part after part, beginning with 0. */
+uint64_t prefix_root(const struct prefix_secret *s, uint64_t root, const void *part, size_t n);
+/* Cuts a prompt of n bytes.  Prompts with different roots have no digest in common. */
+void prefix_cut(const struct prefix_secret *s, uint64_t root, const char *prompt, size_t n,
+	struct prefix_key *ret);

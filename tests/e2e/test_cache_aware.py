@@ -1,0 +1,176 @@
+"""policy: cache_aware: a prompt goes to the engine that has its beginning, unless waiting there would cost more than computing
+it elsewhere."""
+import re
+
+import pytest
+
+from procs import free_port, wait
+
+POOL = {"policy": "cache_aware", "decode_policy": "round_robin"}
+QUIET = {"stats_interval": "1h", "workers": 2}  # no figures of other routers
+
+
+def talk(name, chars):
+    """A conversation so far: about chars / 4 tokens, no other one begins like it."""
+    return (f"{name} says: " + f"{name} and so on. " * (chars // len(name)))[:chars]
+
+
+def at(engines, word):
+    """The engines that have seen a prompt that begins with the word."""
+    return {i for i, e in enumerate(engines) if any(s.json()["prompt"].startswith(word) for s in e.requests())}
+
+
+def one(engines, word):
+    (i,) = at(engines, word)
+    return i
+
+
+def forget(engines):
+    for e in engines:
+        e.tell("/sim/reset")
+
+
+@pytest.fixture
+def hold(world):
+    """Requests that their prefill engine does not answer: its load.  The prompts begin with `held`."""
+    clients = []
+
+    def begin(r, engines, n):
+        before = sum(len(e.requests()) for e in engines)
+        clients.append(r.open_stream("held" + str(len(clients)) + "x" * (4 * n - 5)))
+        wait("it is held", lambda: sum(len(e.requests()) for e in engines) > before)
+
+    def arm(engines):
+        for e in engines:
+            e.fault("no_answer", contains='"held', count=-1, delay_ms=60000)
+    begin.arm = arm
+    yield begin
+    for c in clients:
+        c.reset()
+
+
+def test_turns_go_to_the_engine_that_has_the_conversation(world):
+    """Through both workers; a new conversation begins where the load is least."""
+    r, p, d = world.pd(4, 1, pool=POOL, **QUIET)
+    names = [f"client{i}" for i in range(8)]
+    texts = {n: talk(n, 2000) for n in names}
+    for turn in range(4):
+        for n in names:
+            assert r.complete(texts[n]).status == 200
+            texts[n] += talk(f"{n}-turn{turn}", 1000)
+    homes = {n: at(p, n) for n in names}
+    assert all(len(h) == 1 for h in homes.values()), homes
+    assert len(set.union(*homes.values())) == 4, homes
+
+
+def test_a_loaded_engine_is_left_when_waiting_would_cost_more(world, hold):
+    """The conversation has 2,000 tokens of cache at one engine."""
+    r, p, d = world.pd(2, 1, pool=POOL, **{**QUIET, "workers": 1})
+    hold.arm(p)
+    text = talk("conversation", 8000)
+    assert r.complete(text).status == 200
+    home = one(p, "conversation")
+    hold(r, p, 2500)  # in turn: the other engine
+    hold(r, p, 1000)
+    assert one(p, "held0") != home and one(p, "held1") == home
+    for e in p:
+        wait("one request each", lambda e=e: r.metric("endpoint_in_flight", engine=e.url) == 1)
+    forget_but_hold(p, hold)
+    assert r.complete(text + " second").status == 200
+    assert one(p, "conversation") == home, "1,000 tokens in front of it cost less than 2,000 to compute"
+    hold(r, p, 4000)  # where 1,000 are
+    assert one(p, "held2") == home
+    forget_but_hold(p, hold)
+    assert r.complete(text + " third").status == 200
+    assert one(p, "conversation") != home, "5,000 tokens in front of it cost more than 2,500 and 2,000 to compute"
+
+
+def forget_but_hold(engines, hold):
+    forget(engines)
+    hold.arm(engines)
+
+
+def test_only_what_is_not_cached_is_reserved(world, hold):
+    r, p, d = world.pd(1, 1, pool=POOL, **QUIET)
+    text = "held " + talk("conversation", 16384 - 5 - 2)  # and quotes
+    assert r.complete(text).status == 200
+    hold.arm(p)
+    c = r.open_stream(text + "x" * 4000)
+    wait("it is held", lambda: r.metric("endpoint_in_flight", engine=p[0].url) == 1)
+    tokens = r.metric("endpoint_prompt_tokens", engine=p[0].url)
+    assert 900 < tokens < 1900, tokens  # of 5,100; a cut comes after an eighth more
+    c.reset()
+    wait("it is given back", lambda: r.metric("endpoint_prompt_tokens", engine=p[0].url) == 0)
+
+
+def test_a_restart_voids_what_the_engine_had(world, hold):
+    world.check_engines = False  # a killed engine loses its blocks
+    p = [world.engine("prefill", port=free_port()) for _ in range(2)]
+    d = world.engine("decode")
+    r = world.router(world.pool(p, [d], **POOL), **{**QUIET, "workers": 1})
+    r.wait_all_up()
+    text = talk("conversation", 8000)
+    assert r.complete(text).status == 200
+    home = one(p, "conversation")
+    p[home].stop()
+    r.wait_metric("endpoint_up", 0, engine=p[home].url)
+    p[home] = p[home].next_life()
+    r.wait_metric("endpoint_up", 1, engine=p[home].url)
+    hold.arm(p)
+    for _ in range(2):  # 100 tokens at each: with its cache it would be chosen, as the test above shows
+        hold(r, p, 100)
+    hold(r, p, 10)
+    hold(r, p, 50)
+    light = min((0, 1), key=lambda i: r.metric("endpoint_prompt_tokens", engine=p[i].url))
+    assert r.complete(text + " second").status == 200
+    seen = {i for i, e in enumerate(p) if any(s.json()["prompt"].endswith(" second") for s in e.requests())}
+    assert seen == {light}
+
+
+def test_another_salt_or_model_has_no_cache(world):
+    """A new conversation each: they go round."""
+    r, p, d = world.pd(3, 1, pool=POOL, **{**QUIET, "workers": 1})
+    text = talk("conversation", 8000)
+    for salt in "a", "b", "c":
+        for _ in range(3):
+            assert r.complete(text, cache_salt=salt).status == 200
+    by_salt = [{s.json()["cache_salt"] for s in e.requests()} for e in p]
+    assert sorted(len(x) for x in by_salt) == [1, 1, 1], by_salt
+    assert all(len(e.requests()) == 3 for e in p)
+
+
+def test_decode_engines_are_chosen_by_what_they_need_not_fetch(world):
+    r, p, d = world.pd(1, 3, pool={"policy": "cache_aware"}, **{**QUIET, "workers": 1})
+    names = [f"client{i}" for i in range(3)]
+    for turn in range(3):
+        for n in names:
+            assert r.complete(talk(n, 4000) + "x" * turn).status == 200
+    assert sorted(len(e.requests()) for e in d) == [3, 3, 3]
+    assert all(len(at(d, n)) == 1 for n in names)
+
+
+def test_tokens_that_engines_say_are_cached_are_compared(world):
+    r, p, d = world.pd(1, 1, engine={"prompt_tokens_details": True}, pool=POOL, **QUIET)
+    text = talk("conversation", 8192 - 2)
+    for said in 0, 100, 100, 0:  # vLLM and the simulator do not say 0
+        assert r.complete(text, pdsim={"cached_tokens": said}).status == 200
+    url = p[0].url
+    wait("three answers", lambda: r.metric("endpoint_prefix_answers_total", engine=url) == 3)
+    prompt, expected, cached = [r.metric(f"endpoint_prefix_{x}_tokens_total", engine=url) for x in ("prompt", "expected", "cached")]
+    assert prompt == 3 * (8190 // 4)
+    assert 0.8 * 3 * 2047 < expected <= 3 * 2047
+    assert 0 < cached < expected
+    assert 0.5 < r.metric("endpoint_prefix_kept_ratio", engine=url) < 1
+    index, title, row = r.ctl("prefix").stdout.splitlines()
+    assert re.fullmatch(r"prefix index: 8388608 words, 0.0% in use, 0 lost to other prompts", index), index
+    shown = dict(zip(title.split(), row.split()))
+    assert (shown["role"], shown["url"], shown["answers"], shown["tokens"]) == ("prefill", url, "3", str(int(prompt))), row
+    assert float(shown["expect%"]) > float(shown["cached%"]) > 0
+
+
+def test_without_an_index_it_is_least_loaded(world):
+    r, p, d = world.pd(2, 1, pool=POOL, shared_memory={"prefix_index": "0B"}, **{**QUIET, "workers": 1})
+    for _ in range(4):
+        assert r.complete(talk("conversation", 8000)).status == 200
+    assert [len(e.requests()) for e in p] == [2, 2]
+    assert r.ctl("prefix").stdout.startswith("prefix index: none")
