@@ -73,8 +73,8 @@ LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcare
 
 # every room of a folder: one level below it
 LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)
-# main.c, pdctl.c and pdfleet.c hold a main(); all else of the process folders can be linked into unit tests
-PROC_SRC   := $(filter-out master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c,$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
+# main.c, pdctl.c, pdfleet.c and pdtop.c hold a main(); all else of the process folders can be linked into unit tests
+PROC_SRC   := $(filter-out master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c master/pdtop/pdtop.c master/pdtop/screen.c,$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
 ENGINE_SRC := $(wildcard tests/engine/*.c)
 UNIT_SRC   := $(shell find tests/unit -name '*.c')
 
@@ -82,7 +82,7 @@ obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 LIB_OBJ  := $(call obj,$(LIB_SRC))
 PROC_OBJ := $(call obj,$(PROC_SRC))
 UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/unit/%,$(UNIT_SRC))
-BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(B)/pdsim
+BINS     := $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(B)/pdtop $(B)/pdsim
 
 # as many jobs as there are processors, unless -j was given: a submake shares those
 JOBS = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -105,6 +105,9 @@ $(B)/pdctl: $(call obj,$(wildcard master/pdctl/*.c))
 $(B)/pdfleet: $(call obj,$(wildcard master/pdfleet/*.c master/topology/*.c master/config/*.c shm/base/*.c proto/http/*.c proto/json/*.c proto/tls/*.c))
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -lyaml -lhttp_parser -ljson-c -lssl -lcrypto -lm
+$(B)/pdtop: $(call obj,$(wildcard master/pdtop/*.c) master/pdctl/ask.c master/pdctl/print.c)
+	$(call say,LD $@)
+	$(Q)$(CC) $(LF) -o $@ $^ -lncursesw -ltinfo -ljson-c
 $(B)/pdsim: $(call obj,$(ENGINE_SRC))
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -levent_core -lhttp_parser -ljson-c -lzmq
@@ -270,7 +273,7 @@ lint:
 	@tests/lint/run.sh
 format:
 	@tests/tools/format.sh
-# the manual pages that are made from tables of the source
+# the manual pages and completions that are made from tables of the source
 docs:
 	@tests/tools/man.py
 
@@ -286,7 +289,7 @@ places   = set -e; for f in $(1); do $(call place,$$f,$(2)/$$(basename $$f)); do
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/pdrouter/fleet $(DESTDIR)/etc/pdrouter $(UNITS)/system $(UNITS)/user
 	install -d $(DOC)/examples $(DOC)/monitoring $(DOC)/proxies
-	install -m 755 $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(B)/pdtop $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 etc/fleet/*.yaml $(DESTDIR)$(PREFIX)/share/pdrouter/fleet/
 	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DOC)/
 	install -m 644 etc/examples/*.yaml $(DOC)/examples/

@@ -26,8 +26,10 @@
 #include "master/supervise/drains.h"
 #include "master/supervise/identity.h"
 #include "master/supervise/inherit.h"
+#include "master/fleet/explain.h"
 #include "master/fleet/cached.h"
 #include "master/fleet/fleet.h"
+#include "master/fleet/requests.h"
 #include "master/fleet/status.h"
 #include "master/fleet/waiters.h"
 #include "master/supervise/listen.h"
@@ -274,6 +276,30 @@ ctl_preview(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t s
 	return reload_preview(((struct master *)arg)->reload, dry_run, out, error, size);
 }
 
+static int
+ctl_explain(void *arg, const char *what, struct evbuffer *out)
+{
+	return explain(((struct master *)arg)->fleet, what, out);
+}
+
+static int
+ctl_requests(void *arg, const char *what, struct evbuffer *out)
+{
+	return requests_list(((struct master *)arg)->fleet, what, out);
+}
+
+static int
+ctl_request(void *arg, const char *what, struct evbuffer *out)
+{
+	return requests_find(((struct master *)arg)->fleet, what, out);
+}
+
+static int
+ctl_log_level(void *arg, const char *word, struct evbuffer *out)
+{
+	return reload_log_level(((struct master *)arg)->reload, word, out);
+}
+
 static void
 ctl_workers(void *arg, struct evbuffer *out)
 {
@@ -322,6 +348,7 @@ static void
 ctl_status(void *arg, struct evbuffer *out, bool json)
 {
 	struct master *m = arg;
+	const char *own = reload_own_level(m->reload);
 
 	(void)evbuffer_add_printf(out,
 		json ? "{\"version\":\"%s\",\"state\":\"%s\",\"config\":%llu,\"uptime_s\":%llu,\"generations\":%u,"
@@ -331,7 +358,12 @@ ctl_status(void *arg, struct evbuffer *out, bool json)
 		(unsigned long long)reload_number(m->reload),
 		(unsigned long long)((clock_ms() - m->started_ms) / 1000),
 		procs_generations(m->procs), m->seg->hdr->instance, (long)getpid());
+	if (!json && own != NULL)
+		(void)evbuffer_add_printf(out, "log_level=%s by pdctl\n", own);
 	takeover_status(m->takeover, out, json);
+	if (json)
+		(void)evbuffer_add_printf(out, ",\"log_level_set\":%s%s%s", own != NULL ? "\"" : "",
+			own != NULL ? own : "null", own != NULL ? "\"" : "");
 	if (json)
 		(void)evbuffer_add_printf(out, ",\"processes\":");
 	procs_status(m->procs, out, json);
@@ -533,6 +565,10 @@ step_memory(struct master *m)
 		.max_api_keys = m->first->max_api_keys,
 		.span_bytes = (uint32_t)((m->first->trace_ring_bytes + SHM_LINE - 1) / SHM_LINE *
 					 SHM_LINE),
+		.running_requests = m->first->running_requests,
+		/* with as many workers as now the rings have as many as are configured */
+		.kept_requests =
+			(m->first->recent_requests + m->first->workers - 1) / m->first->workers,
 		.prefix_buckets = (uint32_t)(m->first->prefix_index_bytes / SHM_LINE *
 					     (SHM_LINE / sizeof(struct prefix_bucket))),
 		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
@@ -656,6 +692,10 @@ step_control(struct master *m)
 	struct control_hooks hooks = {.reload = ctl_reload,
 		.upgrade = ctl_upgrade,
 		.preview = ctl_preview,
+		.explain = ctl_explain,
+		.requests = ctl_requests,
+		.request = ctl_request,
+		.log_level = ctl_log_level,
 		.status = ctl_status,
 		.workers = ctl_workers,
 		.prefix = ctl_prefix,

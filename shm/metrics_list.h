@@ -79,6 +79,7 @@
 	X(SPANS_EXPORTED, "pdrouter_spans_exported_total", "Spans that the collector has taken.") \
 	X(SPANS_FAILED, "pdrouter_spans_failed_total", "Spans that the collector refused, or was not there to take.") \
 	X(COLLECTOR_FAILED, "pdrouter_collector_failures_total", "Batches of spans that the collector could not be sent, did not answer, or refused; each try counts.") \
+	X(NOTES_MISSED, "pdrouter_requests_unlisted_total", "Requests that found no room in shared_memory.running_requests: pdctl requests does not show them while they run.") \
 	X(PREFIX_USED, "pdrouter_prefix_index_words_total", "Words of the prefix index that were used for the first time; shared_memory.prefix_index has one for each 8 bytes.") \
 	X(PREFIX_LOST, "pdrouter_prefix_index_lost_total", "Words of the prefix index that were in use, and were taken for another prompt; many: raise shared_memory.prefix_index.") \
 	X(SPANS_DROPPED, "pdrouter_spans_dropped_total", "Spans that found no room in tracing.ring.") \

@@ -16,6 +16,7 @@
 #include "shm/base/rnd.h"
 #include "shm/accept.h"
 #include "shm/flags.h"
+#include "shm/notes.h"
 #include "shm/own.h"
 #include "shm/core/heritage.h"
 #include "shm/table.h"
@@ -272,6 +273,7 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->busy);
 	own_begin(w->seg, w->slot);
 	w->connpool = connpool_new(w);
+	w->notes = notes_new(w->seg, w->slot);
 	w->flags = flag_set_new(w->seg, w->slot);
 	w->waiting = mem_array(w->seg->hdr->flags_per_worker, sizeof(*w->waiting));
 	w->thresholds = mem_array(h->seg->hdr->max_pools, sizeof(*w->thresholds));
@@ -331,6 +333,7 @@ worker_free(struct worker *w)
 	free(w->round);
 	free(w->mean_tokens);
 	free(w->thresholds);
+	notes_free(&w->notes);
 	cached_free(&w->cached);
 	free(w->reserved);
 	free(w->waiting);

@@ -175,6 +175,10 @@ K("shared_memory.flags_per_worker", FLAGS, flags_per_worker, 64, 65536, "4096", 
 	"transfers that one worker can wait for at once; a multiple of 64")					\
 K("shared_memory.queue", COUNT, queue_slots, 0, 65536, "1024", RESTART,					\
 	"queued requests of one pool: the highest value of `queue_size` without a restart")			\
+K("shared_memory.running_requests", COUNT, running_requests, 0, 65536, "512", RESTART,			\
+	"requests in flight of one worker that `pdctl requests` shows; others are counted; 0: none")		\
+K("shared_memory.recent_requests", COUNT, recent_requests, 0, 1000000, "10000", RESTART,		\
+	"requests that have ended and that `pdctl request` finds, of all workers at the start; 0: none")	\
 K("shared_memory.clients", CLIENTS, client_entries, 8, 65536, "4096", RESTART,				\
 	"clients whose limits are tracked at once; a multiple of 8")					\
 K("shared_memory.max_api_keys", COUNT, max_api_keys, 1, 65536, "1024", RESTART,				\
@@ -357,7 +361,7 @@ K("cache_hit_threshold", FRACTION, shake.cache_hit_threshold, 0, CONF_FRACTION -
 #define CONF_SHARE_KEYS(K, at)										\
 K("max_inflight", COUNT, at max_inflight, 0, 1000000, "0", LIVE,					\
 	"requests at once, from all workers together; 0: no limit")					\
-K("weight", COUNT, at weight, 1, 100, "1", LIVE,							\
+K("weight", COUNT, at weight, 1, CONF_WEIGHT_MAX, "1", LIVE,							\
 	"share relative to the other engines, 1 to 100")							\
 K("group", NAME, at group, 0, 63, "", LIVE,								\
 	"rack or NVLink domain, used by pairing")								\

@@ -27,9 +27,7 @@ static set_fn set_count_or_auto, set_fraction, set_part, set_address_host, set_k
 static const char *
 log_level_name(unsigned v)
 {
-	static const char *const names[] = {"error", "warn", "info", "debug"};
-
-	return names[v];
+	return log_level_word((enum log_level)v);
 }
 
 static const char *

@@ -3,252 +3,18 @@
 #include <event2/buffer.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
 #include "master/fleet/keep.h"
 #include "master/fleet/state.h"
+#include "master/fleet/wanted.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/load.h"
 #include "shm/metrics.h"
 #include "shm/core/seg.h"
-
-#define NAMED_MAX 256 /* bytes of an endpoint or a pool as the operator writes it */
-#define NEAR_MAX 5    /* similar endpoints in the answer to an unknown one */
-
-/* Which endpoints are meant: one URL may be several, in other pools and roles. */
-struct wanted {
-	char endpoint[NAMED_MAX];
-	char pool[NAMED_MAX]; /* "": all */
-	int role;             /* enum role; -1: both */
-	bool parsed;          /* `at` is the endpoint's */
-	struct http_url at;
-};
-
-/* --- which endpoints are meant ------------------------------------------------------------------------ */
-
-static int
-refuse(struct evbuffer *out, const char *why, const char *word)
-{
-	(void)evbuffer_drain(out, evbuffer_get_length(out));
-	(void)evbuffer_add_printf(out, "%s%.200s", why, word);
-	return -1;
-}
-
-static bool
-take_word(struct wanted *w, const char *word)
-{
-	if (w->endpoint[0] == '\0') {
-		/* as the configuration takes them, "http://h:1/" is "http://h:1" */
-		const char *why;
-		size_t n = strlen(word);
-
-		memcpy(w->endpoint, word, n + 1);
-		if (n > 0 && word[n - 1] == '/')
-			w->endpoint[n - 1] = '\0';
-		w->parsed = http_url_parse(w->endpoint, &w->at, &why) == 0;
-		return w->endpoint[0] != '\0';
-	}
-	if (strncmp(word, "pool=", 5) == 0) {
-		memcpy(w->pool, word + 5, strlen(word + 5) + 1);
-		return true;
-	}
-	for (enum role role = 0; role < ROLE_N; role++)
-		if (strncmp(word, "role=", 5) == 0 && strcmp(word + 5, role_name(role)) == 0) {
-			w->role = (int)role;
-			return true;
-		}
-	return false;
-}
-
-/* 0 or -1, with the reason in *out. */
-static int
-parse(const char *what, struct wanted *w, struct evbuffer *out)
-{
-	char word[NAMED_MAX];
-
-	*w = (struct wanted){.role = -1};
-	while (*what != '\0') {
-		size_t n = strcspn(what, " ");
-
-		if (n >= sizeof(word))
-			return refuse(out, "too long: ", what);
-		memcpy(word, what, n);
-		word[n] = '\0';
-		if (n > 0 && !take_word(w, word))
-			return refuse(
-				out, "neither role=prefill, role=decode nor pool=NAME: ", word);
-		what += n;
-		what += *what == ' ';
-	}
-	return w->endpoint[0] != '\0' ? 0 : refuse(out, "an endpoint is needed", "");
-}
-
-/* However the URL is written. */
-static bool
-same_address(const struct http_url *a, const struct http_url *b)
-{
-	return strcasecmp(a->host, b->host) == 0 && a->port == b->port &&
-	       strcmp(a->prefix, b->prefix) == 0;
-}
-
-static bool
-names(const struct wanted *w, const struct http_url *at, const char *authority)
-{
-	return w->parsed ? same_address(&w->at, at) : strcasecmp(w->endpoint, authority) == 0;
-}
-
-static bool
-takes(const struct wanted *w, enum role role, const char *pool)
-{
-	return (w->role == -1 || (enum role)w->role == role) &&
-	       (w->pool[0] == '\0' || strcmp(w->pool, pool) == 0);
-}
-
-static bool
-is_named(const struct wanted *w, const struct endpoint *ep)
-{
-	return names(w, &ep->engine.at, ep->engine.authority);
-}
-
-static bool
-is_wanted(const struct wanted *w, const struct endpoint *ep)
-{
-	return is_named(w, ep) && takes(w, ep->engine.role, ep->engine.pool_name);
-}
-
-static bool
-is_wanted_away(const struct wanted *w, const struct away *a)
-{
-	struct http_url at;
-	const char *why;
-	char *authority;
-	bool yes;
-
-	if (http_url_parse(a->key.url, &at, &why) != 0)
-		return false;
-	authority = engine_authority(&at);
-	yes = names(w, &at, authority) && takes(w, a->key.role, a->key.pool);
-	free(authority);
-	return yes;
-}
-
-/* Edit distance: letters to change, add or leave out to turn one text into the other. */
-static size_t
-distance(const char *a, const char *b)
-{
-	size_t row[NAMED_MAX + 1], n = strlen(b), diagonal, up;
-
-	n = n < NAMED_MAX ? n : NAMED_MAX;
-	for (size_t k = 0; k <= n; k++)
-		row[k] = k;
-	for (size_t i = 0; a[i] != '\0'; i++) {
-		diagonal = row[0];
-		row[0] = i + 1;
-		for (size_t k = 0; k < n; k++) {
-			up = row[k + 1];
-			row[k + 1] = diagonal + (a[i] != b[k]);
-			if (up + 1 < row[k + 1])
-				row[k + 1] = up + 1;
-			if (row[k] + 1 < row[k + 1])
-				row[k + 1] = row[k] + 1;
-			diagonal = up;
-		}
-	}
-	return row[n];
-}
-
-struct near {
-	size_t distance;
-	const char *url;
-};
-
-static bool
-is_in(const struct near *near, size_t n, const char *url)
-{
-	for (size_t i = 0; i < n; i++)
-		if (strcmp(near[i].url, url) == 0)
-			return true;
-	return false;
-}
-
-/* Names the NEAR_MAX most similar endpoints, the nearest first. */
-static int
-refuse_unknown(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
-{
-	struct near near[NEAR_MAX + 1];
-	size_t n = 0;
-
-	(void)refuse(out, "no such endpoint: ", w->endpoint);
-	for (size_t i = 0; i < f->norder; i++) {
-		const struct endpoint *ep = f->order[i];
-		const bool bare = strstr(w->endpoint, "://") == NULL;
-		const size_t d =
-			distance(w->endpoint, bare ? ep->engine.authority : ep->engine.url);
-		size_t at = n;
-
-		if (is_in(near, n, ep->engine.url))
-			continue;
-		for (; at > 0 && near[at - 1].distance > d; at--)
-			near[at] = near[at - 1];
-		near[at] = (struct near){d, ep->engine.url};
-		n += n < NEAR_MAX;
-	}
-	for (size_t i = 0; i < n; i++)
-		(void)evbuffer_add_printf(out, "%s%s", i == 0 ? "; there is " : ", ", near[i].url);
-	return -1;
-}
-
-/* The endpoint exists, but not in the given pool or role. */
-static int
-refuse_pool(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
-{
-	const char *sep = " is not there, it is ";
-
-	(void)refuse(out, "", w->endpoint);
-	for (size_t i = 0; i < f->norder; i++)
-		if (is_named(w, f->order[i])) {
-			(void)evbuffer_add_printf(out, "%s%s of pool %s", sep,
-				role_name(f->order[i]->engine.role), f->order[i]->engine.pool_name);
-			sep = ", ";
-		}
-	return -1;
-}
-
-/* host:port is not enough where two URLs differ in their paths. */
-static int
-refuse_ambiguous(const struct endpoint *a, const struct endpoint *b, struct evbuffer *out)
-{
-	(void)refuse(out, "which one? ", a->engine.url);
-	(void)evbuffer_add_printf(out, " or %.200s", b->engine.url);
-	return -1;
-}
-
-/* 0 if at least one endpoint is meant, and all that are meant have one URL. */
-static int
-resolve(const struct fleet *f, const struct wanted *w, struct evbuffer *out)
-{
-	const struct endpoint *first = NULL;
-	bool named = false;
-
-	for (size_t i = 0; i < f->norder; i++) {
-		const struct endpoint *ep = f->order[i];
-
-		named = named || is_named(w, ep);
-		if (!is_wanted(w, ep))
-			continue;
-		if (first != NULL && !same_address(&first->engine.at, &ep->engine.at))
-			return refuse_ambiguous(first, ep, out);
-		first = first != NULL ? first : ep;
-	}
-	if (first != NULL)
-		return 0;
-	return named ? refuse_pool(f, w, out) : refuse_unknown(f, w, out);
-}
 
 /* --- drain and undrain ------------------------------------------------------------------- */
 
@@ -305,7 +71,7 @@ for_each_wanted(struct fleet *f, const struct wanted *w, struct evbuffer *out,
 	void (*act)(struct endpoint *ep, struct evbuffer *out))
 {
 	for (size_t i = 0; i < f->norder; i++)
-		if (is_wanted(w, f->order[i]))
+		if (wanted_is(w, f->order[i]))
 			act(f->order[i], out);
 	keep_changed(f->keep);
 }
@@ -369,7 +135,7 @@ undrain_away(struct fleet *f, const struct wanted *w, struct evbuffer *out)
 {
 	for (struct away *a = keep_first(f->keep), *next; a != NULL; a = next) {
 		next = TAILQ_NEXT(a, link);
-		if (!is_wanted_away(w, a))
+		if (a->key.weight > 0 || !wanted_is_away(w, a))
 			continue;
 		(void)evbuffer_add_printf(out, "undrained: %s, %s of pool %s: not there now\n",
 			a->key.url, role_name(a->key.role), a->key.pool);
@@ -387,37 +153,41 @@ is_away(const struct fleet *f, const struct wanted *w)
 	bool away = false;
 
 	for (size_t i = 0; i < f->norder; i++)
-		if (is_wanted(w, f->order[i]))
+		if (wanted_is(w, f->order[i]))
 			return false;
 	for (struct away *a = keep_first(f->keep); a != NULL && !away; a = TAILQ_NEXT(a, link))
-		away = is_wanted_away(w, a);
+		away = a->key.weight == 0 && wanted_is_away(w, a);
 	return away;
 }
 
 void
-drain_print_unsaved(const struct fleet *f, struct evbuffer *out)
+drain_print_unsaved(const struct fleet *f, const char *what, struct evbuffer *out)
 {
 	const char *error = keep_error(f->keep);
 
 	if (error != NULL && error[0] != '\0')
 		(void)evbuffer_add_printf(out,
 			"The state_file cannot be written (%s): after a restart of pdrouter the "
-			"former drains hold.\n",
-			error);
+			"former %s hold.\n",
+			error, what);
 }
 
 int
 drain_begin(struct fleet *f, const char *what, struct evbuffer *out)
 {
 	struct wanted w;
+	bool one;
 
-	if (parse(what, &w, out) != 0 || resolve(f, &w, out) != 0)
+	if (wanted_parse(what, &w, out) != 0 || wanted_resolve(f, &w, out) != 0)
 		return -1;
+	one = w.endpoint[0] != '\0';
 	for_each_wanted(f, &w, out, drain);
 	(void)evbuffer_add_printf(out,
-		"It gets no new requests until `pdctl undrain`%s or its removal from the "
+		"%s no new requests until `pdctl undrain`%s or %s removal from the "
 		"configuration.\n",
-		keep_path(f->keep) != NULL ? "" : ", a restart of pdrouter,");
+		one ? "It gets" : "They get",
+		keep_path(f->keep) != NULL ? "" : ", a restart of pdrouter,",
+		one ? "its" : "their");
 	return 0;
 }
 
@@ -426,11 +196,20 @@ drain_end(struct fleet *f, const char *what, struct evbuffer *out)
 {
 	struct wanted w;
 
-	if (parse(what, &w, out) != 0 || (!is_away(f, &w) && resolve(f, &w, out) != 0))
+	if (wanted_parse(what, &w, out) != 0 ||
+		(!is_away(f, &w) && wanted_resolve(f, &w, out) != 0))
 		return -1;
 	undrain_away(f, &w, out);
 	for_each_wanted(f, &w, out, undrain);
 	return 0;
+}
+
+/* Requests go there. */
+static bool
+is_up(const struct endpoint *ep)
+{
+	return ep->engine.slot != ENGINE_NO_SLOT &&
+	       ep_state_get(ep->fleet->seg, ep->engine.slot) == EP_UP;
 }
 
 static struct drain_left
@@ -440,15 +219,17 @@ look(const struct fleet *f, const struct wanted *w)
 	struct endpoint *ep;
 
 	TAILQ_FOREACH(ep, &f->draining, link)
-	if (is_wanted(w, ep)) {
+	if (wanted_is(w, ep)) {
 		left_add(&l, ep);
 		l.word = "draining";
 	}
 	TAILQ_FOREACH(ep, &f->live, link)
-	if (is_wanted(w, ep)) {
+	if (wanted_is(w, ep)) {
 		left_add(&l, ep);
 		if (strcmp(l.word, "serving") != 0)
 			l.word = ep->drained ? "draining" : "serving";
+		l.up += is_up(ep);
+		l.n++;
 	}
 	return l;
 }
@@ -458,7 +239,7 @@ drain_look(const struct fleet *f, const char *what, struct drain_left *ret, stru
 {
 	struct wanted w;
 
-	if (parse(what, &w, out) != 0)
+	if (wanted_parse(what, &w, out) != 0)
 		return -1;
 	*ret = look(f, &w);
 	return 0;
@@ -480,7 +261,7 @@ drain_follow(struct fleet *f, enum drain_what what, const char *words, struct dr
 {
 	struct evbuffer *out = evbuffer_new(); /* for the operator: the newest instance answers */
 	struct wanted w;
-	const bool known = parse(words, &w, out) == 0;
+	const bool known = wanted_parse(words, &w, out) == 0;
 
 	if (known) {
 		follow(f, what, &w, out);

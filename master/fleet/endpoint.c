@@ -7,6 +7,7 @@
 
 #include "master/probe/health.h"
 #include "master/probe/scrape.h"
+#include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/metrics.h"
 
@@ -38,6 +39,32 @@ struct endpoint *
 endpoint_of_engine(struct engine *e)
 {
 	return (struct endpoint *)(void *)((char *)e - offsetof(struct endpoint, engine));
+}
+
+/* --- its weight --------------------------------------------------------------------------- */
+
+uint32_t
+endpoint_weight(const struct endpoint *ep)
+{
+	return ep->weight != 0 ? ep->weight : ep->engine.conf->weight;
+}
+
+void
+endpoint_log_weight(const struct endpoint *ep, const char *msg)
+{
+	log_info(msg, LOG_S("url", ep->engine.url), LOG_S("role", role_name(ep->engine.role)),
+		LOG_S("pool", ep->engine.pool_name), LOG_U("weight", endpoint_weight(ep)),
+		LOG_U("configured", ep->engine.conf->weight));
+}
+
+void
+endpoint_check_weight(struct endpoint *ep)
+{
+	if (ep->weight == 0 || ep->weight_configured == ep->engine.conf->weight)
+		return;
+	ep->weight = 0;
+	endpoint_log_weight(
+		ep, "weight of pdctl ended: the configuration has another one than before");
 }
 
 /* --- draining endpoints: a tree, since one reload may drop hundreds and add as many -------- */

@@ -47,6 +47,10 @@ struct endpoint {
 	enum ep_state state; /* the state in its word, or the state without the drain */
 	bool drained;        /* by the operator (drain.c) */
 
+	/* W: weight.c, keep.c, endpoint.c */
+	uint32_t weight;            /* the operator's; 0: the configured one */
+	uint32_t weight_configured; /* when the operator said so */
+
 	/* W: publish.c */
 	bool up_wanted;            /* is up; workers may see that only when all_see_row() */
 	bool was_up;               /* fact: workers have seen it UP, so its next start ramps up */
@@ -101,6 +105,12 @@ struct endpoint *endpoint_new(
 /* Stops its probes.  The endpoint must be in no list. */
 void endpoint_free(struct endpoint **);
 struct endpoint *endpoint_of_engine(struct engine *e);
+
+/* The weight that is in force, 1 to 100: the operator's, or the configured one.  The endpoint is live. */
+uint32_t endpoint_weight(const struct endpoint *ep);
+/* It has its configuration: ends the operator's weight if that has another one than when he set his. */
+void endpoint_check_weight(struct endpoint *ep);
+void endpoint_log_weight(const struct endpoint *ep, const char *msg);
 
 /* Into the list of draining endpoints; no other one of its key may be there. */
 void endpoint_draining_add(struct endpoint *ep);

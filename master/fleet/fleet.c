@@ -267,8 +267,7 @@ removed(struct fold *fo, struct endpoint *ep)
 	health_stop(&ep->engine);
 	scrape_stop(&ep->engine);
 	TAILQ_REMOVE(&f->live, ep, link);
-	if (ep->drained)
-		keep_away(f->keep, ep);
+	keep_away(f->keep, ep);
 	fo->removed++;
 	log_change(fo, "endpoint removed", ep,
 		LOG_U("in_flight", ep->engine.slot == ENGINE_NO_SLOT
@@ -293,13 +292,17 @@ static struct endpoint *
 trade_slot(struct fold *fo, const struct discover_event *ev, struct endpoint *ep)
 {
 	const bool has_slot = ep->engine.slot != ENGINE_NO_SLOT, drained = ep->drained;
+	const uint32_t weight = ep->weight, configured = ep->weight_configured;
 
 	if (is_beyond(fo, ev) ? !has_slot : has_slot || find_draining(fo->fleet, ev) == NULL)
 		return ep;
 	removed(fo, ep);
 	ep = added(fo, ev);
-	if (drained) /* it is configured as before: its operator's word holds */
+	/* it is configured as before: its operator's word holds */
+	if (drained)
 		state_drain(ep);
+	ep->weight = weight;
+	ep->weight_configured = configured;
 	return ep;
 }
 
@@ -327,6 +330,7 @@ on_discover(const struct discover_event *ev, void *arg)
 	ep->engine.conf = ev->endpoint;
 	ep->source = ev->source;
 	ep->engine.found = ev->found;
+	endpoint_check_weight(ep);
 	(void)snprintf(ep->kv_addr, sizeof(ep->kv_addr), "%s", ev->kv_addr);
 	f->order[f->norder++] = ep;
 	fo->configured += !ev->found;

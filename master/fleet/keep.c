@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "master/fleet/endpoint.h"
+#include "master/fleet/publish.h"
 #include "master/fleet/state.h"
 #include "master/fleet/state_file.h"
 #include "shm/base/clock.h"
@@ -26,7 +27,7 @@ struct keep {
 	bool held;               /* another instance writes the file */
 	struct away_list away;
 	size_t naway;
-	struct event *turn; /* the next drain to forget, or the next try to write */
+	struct event *turn; /* the next one to forget, or the next try to write */
 };
 
 static void on_turn(evutil_socket_t fd, short what, void *arg);
@@ -63,31 +64,24 @@ keep_free(struct keep **pk)
 /* --- endpoints that are away -------------------------------------------------------------- */
 
 static bool
-key_equal(const struct saved_drain *key, const char *url, const char *pool, enum role role)
+key_equal(const struct saved_one *key, const char *url, const char *pool, enum role role)
 {
 	return key->role == role && strcmp(key->url, url) == 0 && strcmp(key->pool, pool) == 0;
 }
 
-static struct away *
-find(const struct keep *k, const char *url, const char *pool, enum role role)
-{
-	struct away *a;
-
-	TAILQ_FOREACH(a, &k->away, link)
-	if (key_equal(&a->key, url, pool, role))
-		return a;
-	return NULL;
-}
-
+/* Its texts are copied. */
 static void
-add(struct keep *k, const char *url, const char *pool, enum role role)
+add(struct keep *k, const struct saved_one *one)
 {
 	struct away *a = TAILQ_LAST(&k->away, away_list);
 
-	if (a != NULL && key_equal(&a->key, url, pool, role))
+	if (a != NULL && key_equal(&a->key, one->url, one->pool, one->role) &&
+		(a->key.weight > 0) == (one->weight > 0))
 		return; /* a file may have one twice; the list is sorted */
 	a = MEM_NEW(struct away);
-	a->key = (struct saved_drain){mem_strdup(url), mem_strdup(pool), role};
+	a->key = *one;
+	a->key.url = mem_strdup(one->url);
+	a->key.pool = mem_strdup(one->pool);
 	a->since_ms = clock_ms();
 	TAILQ_INSERT_TAIL(&k->away, a, link);
 	k->naway++;
@@ -117,25 +111,66 @@ keep_left_ms(const struct away *a, uint64_t now_ms)
 	return end > now_ms ? end - now_ms : 0;
 }
 
-bool
-keep_back(struct keep *k, const struct endpoint *ep)
+/* What was set of the endpoint holds.  True: it is to be drained. */
+static bool
+holds(struct endpoint *ep, const struct saved_one *one)
 {
 	const struct engine *e = &ep->engine;
-	struct away *a = find(k, e->url, e->pool_name, e->role);
 
-	if (a == NULL)
+	if (one->weight > 0) {
+		ep->weight = one->weight;
+		ep->weight_configured = one->configured;
+		log_info("endpoint still has the weight of pdctl", LOG_S("url", e->url),
+			LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
+			LOG_U("weight", one->weight));
 		return false;
-	keep_forget(k, a);
+	}
 	log_info("endpoint is still drained by pdctl", LOG_S("url", e->url),
 		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name));
 	return true;
 }
 
+bool
+keep_back(struct keep *k, struct endpoint *ep)
+{
+	const struct engine *e = &ep->engine;
+	bool drained = false;
+
+	for (struct away *a = TAILQ_FIRST(&k->away), *next; a != NULL; a = next) {
+		next = TAILQ_NEXT(a, link);
+		if (!key_equal(&a->key, e->url, e->pool_name, e->role))
+			continue;
+		drained = holds(ep, &a->key) || drained;
+		keep_forget(k, a);
+	}
+	return drained;
+}
+
+/* At most two: a drain, a weight.  They use the endpoint's texts.  Returns their number. */
+static size_t
+ones_of(const struct endpoint *ep, struct saved_one ret[static 2])
+{
+	const struct engine *e = &ep->engine;
+	size_t n = 0;
+
+	if (ep->drained)
+		ret[n++] = (struct saved_one){e->url, e->pool_name, e->role, 0, 0};
+	if (ep->weight != 0)
+		ret[n++] = (struct saved_one){
+			e->url, e->pool_name, e->role, ep->weight, ep->weight_configured};
+	return n;
+}
+
 void
 keep_away(struct keep *k, const struct endpoint *ep)
 {
-	if (ep->engine.found || conf_pool_file(ep->engine.pool) != NULL)
-		add(k, ep->engine.url, ep->engine.pool_name, ep->engine.role);
+	struct saved_one ones[2];
+	const size_t n = ones_of(ep, ones);
+
+	if (!ep->engine.found && conf_pool_file(ep->engine.pool) == NULL)
+		return;
+	for (size_t i = 0; i < n; i++)
+		add(k, &ones[i]);
 }
 
 /* Whether programs say which endpoints the pool has, and not only the operator. */
@@ -156,7 +191,9 @@ over(const struct keep *k, const struct away *a, uint64_t now)
 		return "it is no longer configured";
 	if (keep_left_ms(a, now) == 0)
 		return "it was away for too long";
-	return k->naway > KEEP_AWAY_MAX ? "too many drained endpoints are away" : NULL;
+	return k->naway > KEEP_AWAY_MAX
+		       ? "too many drains and weights are of endpoints that are away"
+		       : NULL;
 }
 
 static void
@@ -170,9 +207,9 @@ forget_some(struct keep *k)
 		next = TAILQ_NEXT(a, link);
 		if (why == NULL)
 			continue;
-		log_info("drain forgotten", LOG_S("url", a->key.url),
-			LOG_S("role", role_name(a->key.role)), LOG_S("pool", a->key.pool),
-			LOG_S("reason", why));
+		log_info(a->key.weight > 0 ? "weight forgotten" : "drain forgotten",
+			LOG_S("url", a->key.url), LOG_S("role", role_name(a->key.role)),
+			LOG_S("pool", a->key.pool), LOG_S("reason", why));
 		keep_forget(k, a);
 	}
 }
@@ -199,9 +236,9 @@ keep_file(struct keep *k, const char *path)
 		state_file_set_aside(k->file, why);
 		count_failure(k);
 	}
-	saved_write(s.drains, s.n, &k->written);
+	saved_write(s.all, s.n, &k->written);
 	for (size_t i = 0; i < s.n; i++)
-		add(k, s.drains[i].url, s.drains[i].pool, s.drains[i].role);
+		add(k, &s.all[i]);
 	saved_free(&s);
 	membuf_free(&text);
 }
@@ -211,20 +248,16 @@ static struct membuf
 text_now(const struct keep *k)
 {
 	const struct fleet *f = k->fleet;
-	struct saved_drain *drains = mem_array(f->norder + k->naway + 1, sizeof(*drains));
+	struct saved_one *all = mem_array(2 * f->norder + k->naway + 1, sizeof(*all));
 	struct membuf text = {0};
 	struct away *a;
 	size_t n = 0;
 
-	for (size_t i = 0; i < f->norder; i++) {
-		const struct engine *e = &f->order[i]->engine;
-
-		if (f->order[i]->drained)
-			drains[n++] = (struct saved_drain){e->url, e->pool_name, e->role};
-	}
-	TAILQ_FOREACH(a, &k->away, link) drains[n++] = a->key;
-	saved_write(drains, n, &text);
-	free(drains);
+	for (size_t i = 0; i < f->norder; i++)
+		n += ones_of(f->order[i], &all[n]);
+	TAILQ_FOREACH(a, &k->away, link) all[n++] = a->key;
+	saved_write(all, n, &text);
+	free(all);
 	return text;
 }
 
@@ -239,7 +272,7 @@ begin_text(struct keep *k, const struct membuf *text)
 {
 	if (text->n <= SAVED_BYTES_MAX)
 		return state_file_begin(k->file, text->p, text->n);
-	state_file_fail(k->file, "there are too many drains for one file");
+	state_file_fail(k->file, "there are too many drains and weights for one file");
 	return false;
 }
 
@@ -382,21 +415,22 @@ read_written(struct keep *k)
 
 /* The endpoints are known already, and workers do not serve yet. */
 static void
-take_drain(struct keep *k, const struct saved_drain *drain)
+take_one(struct keep *k, const struct saved_one *one)
 {
 	const struct fleet *f = k->fleet;
 
 	for (size_t i = 0; i < f->norder; i++) {
 		struct endpoint *ep = f->order[i];
 
-		if (!key_equal(drain, ep->engine.url, ep->engine.pool_name, ep->engine.role))
+		if (!key_equal(one, ep->engine.url, ep->engine.pool_name, ep->engine.role))
 			continue;
-		state_drain(ep);
-		log_info("endpoint is still drained by pdctl", LOG_S("url", drain->url),
-			LOG_S("role", role_name(drain->role)), LOG_S("pool", drain->pool));
+		if (holds(ep, one))
+			state_drain(ep);
+		else
+			endpoint_check_weight(ep);
 		return;
 	}
-	add(k, drain->url, drain->pool, drain->role);
+	add(k, one);
 }
 
 void
@@ -406,10 +440,11 @@ keep_take(struct keep *k, const struct membuf *text)
 	const char *why;
 
 	if (saved_parse(text->p, text->n, &s, &why) != 0)
-		log_error("drains of the older instance are lost", LOG_S("error", why));
+		log_error("drains and weights of the older instance are lost", LOG_S("error", why));
 	for (size_t i = 0; i < s.n; i++)
-		take_drain(k, &s.drains[i]);
+		take_one(k, &s.all[i]);
 	saved_free(&s);
+	publish_now(k->fleet->publish); /* the weights */
 }
 
 void

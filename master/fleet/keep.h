@@ -1,11 +1,11 @@
 /*
- * Drains that outlive what they are of:
- * - over a restart: the state_file has the drains of all endpoints (saved.h, state_file.h). It is written
+ * Drains and weights of the operator (weight.h) that outlive what they are of:
+ * - over a restart: the state_file has those of all endpoints (saved.h, state_file.h). It is written
  *   when one has changed, and read before the first table is published, so no request reaches an endpoint
  *   that was drained before the restart.
- * - of an endpoint that its source does not name for a while: the drain is kept for KEEP_AWAY_MS, since an
+ * - of an endpoint that its source does not name for a while: they are kept for KEEP_AWAY_MS, since an
  *   engine that is restarted during a drain is away from DNS, silent, or not in the endpoints_file.
- * An endpoint that a reload removes from the configuration's lists is not drained when it is added again.
+ * An endpoint that a reload removes from the configuration's lists has neither when it is added again.
  *
  * Process: master.
  */
@@ -23,12 +23,13 @@ struct fleet;
 struct keep;
 
 #define KEEP_AWAY_MS (3600 * UINT64_C(1000))
-#define KEEP_AWAY_MAX 1024 /* endpoints that are away and drained; the oldest are forgotten first */
+#define KEEP_AWAY_MAX                                                                              \
+	1024 /* drains and weights of endpoints that are away; the oldest are forgotten first */
 
-/* A drained endpoint that is not there now. */
+/* A drain or a weight of an endpoint that is not there now. */
 struct away {
 	TAILQ_ENTRY(away) link;
-	struct saved_drain key;
+	struct saved_one key;
 	uint64_t since_ms;
 };
 TAILQ_HEAD(away_list, away);
@@ -40,7 +41,7 @@ void keep_free(struct keep **);
 void keep_file(struct keep *k, const char *path);
 
 /* --- upgrades: one instance passes the drains to the next, and writes the file no more --- */
-/* Appends the text of the drains as they are now, as the file has it. */
+/* Appends the text of drains and weights as they are now, as the file has it. */
 void keep_pass(const struct keep *k, struct membuf *out);
 int keep_lock(const struct keep *k); /* of the file; -1: none */
 /* The file, if there is one, is not written, or is again. */
@@ -48,21 +49,24 @@ void keep_hold(struct keep *k, bool hold);
 /* Another instance has the file for ever: its lock is closed here. */
 void keep_leave(struct keep *k);
 bool keep_is_held(const struct keep *k);
-/* Takes the drains that another instance passed. */
+/* Takes the drains and weights that another instance passed. */
 void keep_take(struct keep *k, const struct membuf *text);
 /* After keep_take(): the file (NULL: none) with its lock. */
 void keep_take_file(struct keep *k, const char *path, int lock);
-/* True if an endpoint of this key was away and drained; it no longer counts as away. */
-bool keep_back(struct keep *k, const struct endpoint *ep);
-/* A drained endpoint goes away.  Its drain ends if it was written in the configuration itself. */
+/*
+ * An endpoint that was away has its weight again.  True if it was also drained; the caller drains it.  It no longer counts
+ * as away.
+ */
+bool keep_back(struct keep *k, struct endpoint *ep);
+/* An endpoint goes away.  Its drain and its weight end if it was written in the configuration itself. */
 void keep_away(struct keep *k, const struct endpoint *ep);
 /*
- * A drain may have begun or ended: forgets those that cannot come back, and writes the file if it has another text.  One
+ * A drain may have begun or ended, a weight may have changed: forgets those that cannot come back, and writes the file if it has another text.  One
  * process at a time writes it; after that the text of then is written if it is another one.
  */
 void keep_changed(struct keep *k);
 void keep_sigchld(struct keep *k);
-/* The file has the drains of now, or keep_error() says why not. */
+/* The file has the drains and weights of now, or keep_error() says why not. */
 bool keep_is_settled(const struct keep *k);
 
 /* Those that are away, the oldest first. */

@@ -306,7 +306,7 @@ rows_fill_endpoint(struct table_builder *b, struct table_endpoint *te, const str
 	te->pool = pool_row;
 	te->role = ep->engine.role;
 	te->max_inflight = ep->engine.conf->max_inflight;
-	te->weight = ep->engine.conf->weight;
+	te->weight = endpoint_weight(ep);
 	te->group = group_number(ep->engine.pool, ep->engine.conf->group);
 	te->addr = ep->engine.addr;
 	te->url = table_str(b, ep->engine.url);

@@ -1,8 +1,10 @@
 /*
- * The text of the state_file: which endpoints the operator has drained.
+ * The text of the state_file: which endpoints the operator has drained, and which have a weight of his.
  *
  *	{"pdrouter_state": 1, "drained": [
  *	{"pool":"llama-3-70b","role":"decode","url":"http://10.0.1.1:8200"}
+ *	], "weights": [
+ *	{"pool":"llama-3-70b","role":"decode","url":"http://10.0.1.2:8200","weight":50,"configured":1}
  *	]}
  *
  * The number is the version.  A change that a former version must not ignore raises the version; members
@@ -21,14 +23,16 @@ struct membuf;
 #define SAVED_BYTES_MAX                                                                            \
 	(1u << 20) /* a longer text is neither written nor read: about 10,000 drains */
 
-/* The key of an endpoint. */
-struct saved_drain {
+/* A drain or a weight, and the key of its endpoint. */
+struct saved_one {
 	char *url, *pool;
 	enum role role;
+	uint32_t weight;     /* 0: this is a drain */
+	uint32_t configured; /* the configured weight at that time */
 };
 
 struct saved {
-	struct saved_drain *drains;
+	struct saved_one *all;
 	size_t n;
 };
 
@@ -38,5 +42,5 @@ struct saved {
  */
 int saved_parse(const char *text, size_t len, struct saved *ret, const char **ret_why);
 void saved_free(struct saved *s);
-/* Appends the text of these drains.  Sorts the list; equal ones are written once. */
-void saved_write(struct saved_drain *drains, size_t n, struct membuf *out);
+/* Appends the text.  Sorts the list: drains, then weights; of one kind each key is written once. */
+void saved_write(struct saved_one *all, size_t n, struct membuf *out);

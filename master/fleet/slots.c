@@ -145,6 +145,7 @@ slots_drop(struct endpoint *ep)
 	ep->up_wanted = false;
 	ep->dropped = false;
 	ep->drained = false;
+	ep->weight = 0;
 	state_set(ep, EP_DRAINING, false);
 }
 

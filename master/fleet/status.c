@@ -163,7 +163,10 @@ add_row(const struct facts *x, void *arg)
 	cell[STATE] = mem_strdup(facts_state(x));
 	if (x->ep->engine.conf != NULL && x->ep->engine.conf->group != NULL)
 		cell[GROUP] = mem_strdup(x->ep->engine.conf->group);
-	if (x->ep->engine.conf != NULL && x->ep->engine.conf->weight != 1)
+	if (x->ep->weight != 0)
+		cell[WEIGHT] = mem_printf(
+			"%" PRIu32 " (%" PRIu32 ")", x->ep->weight, x->ep->weight_configured);
+	else if (x->ep->engine.conf != NULL && x->ep->engine.conf->weight != 1)
 		cell[WEIGHT] = mem_printf("%" PRIu32, x->ep->engine.conf->weight);
 	cell[NOTE] = note_of(x);
 	if (x->kv_outstanding > 0)
@@ -250,18 +253,23 @@ print_queues(struct evbuffer *out, const struct fleet *f)
 	}
 }
 
-/* A line for each drained endpoint that is away, and one for a state_file that cannot be written. */
+/* A line for each drain and weight of an endpoint that is away, and one for a state_file that cannot be written. */
 static void
 print_keep(struct evbuffer *out, const struct fleet *f)
 {
 	const char *error = keep_error(f->keep);
 	const uint64_t now = clock_ms();
 
-	for (const struct away *a = keep_first(f->keep); a != NULL; a = TAILQ_NEXT(a, link))
+	for (const struct away *a = keep_first(f->keep); a != NULL; a = TAILQ_NEXT(a, link)) {
+		char weight[32] = "drained";
+
+		if (a->key.weight > 0)
+			(void)snprintf(weight, sizeof(weight), "weight %" PRIu32, a->key.weight);
 		(void)evbuffer_add_printf(out,
-			"drained and away: %s, %s of pool %s, forgotten in %" PRIu64 "s\n",
+			"%s and away: %s, %s of pool %s, forgotten in %" PRIu64 "s\n", weight,
 			a->key.url, role_name(a->key.role), a->key.pool,
 			keep_left_ms(a, now) / 1000);
+	}
 	if (error != NULL && error[0] != '\0')
 		(void)evbuffer_add_printf(
 			out, "state_file %s cannot be written: %s\n", keep_path(f->keep), error);

@@ -8,75 +8,30 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
+#include "master/fleet/json_out.h"
 #include "master/fleet/keep.h"
 #include "master/probe/learn.h"
 #include "master/probe/scrape.h"
-#include "proto/json/utf8.h"
 #include "shm/base/clock.h"
-#include "shm/base/mem.h"
-
-/* json-c copies the bytes of a text as they are, and engines' error texts may be broken UTF-8. */
-static struct json_object *
-text_of(const char *text)
-{
-	const uint8_t *p = (const uint8_t *)text;
-	struct membuf clean = {0};
-	struct json_object *o;
-
-	for (size_t left = strlen(text), n; left > 0; p += n, left -= n) {
-		n = utf8_seq(p, left);
-		if (n > 0)
-			membuf_add(&clean, p, n);
-		else
-			membuf_add(&clean, UTF8_REPLACEMENT, strlen(UTF8_REPLACEMENT));
-		n = n > 0 ? n : 1;
-	}
-	o = json_object_new_string_len(clean.n > 0 ? clean.p : "", (int)clean.n);
-	membuf_free(&clean);
-	return o;
-}
-
-/* A NULL text is null. */
-static void
-add_text(struct json_object *o, const char *key, const char *text)
-{
-	(void)json_object_object_add(o, key, text != NULL ? text_of(text) : NULL);
-}
-
-static void
-add_number(struct json_object *o, const char *key, bool known, uint64_t n)
-{
-	(void)json_object_object_add(o, key, known ? json_object_new_uint64(n) : NULL);
-}
-
-/* Takes `o`.  Each object is written and freed before the next one is made: a fleet has thousands. */
-static void
-write_object(struct evbuffer *out, size_t *nwritten, struct json_object *o)
-{
-	(void)evbuffer_add_printf(out, "%s\n%s", (*nwritten)++ > 0 ? "," : "",
-		json_object_to_json_string_ext(
-			o, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
-	(void)json_object_put(o);
-}
 
 static void
 add_load(struct json_object *o, const struct facts *x)
 {
 	char kv[16];
 
-	add_number(o, "slot", x->has_slot, x->ep->engine.slot);
-	add_number(o, "tag", x->has_slot, x->tag);
-	add_number(o, "in_flight", true, x->in_flight);
-	add_number(o, "kv_outstanding", true, x->kv_outstanding);
-	add_number(o, "prompt_tokens", true, x->tokens);
-	add_number(o, "score", x->has_slot, x->score);
-	add_number(o, "running", x->scraped, x->scrape.running);
-	add_number(o, "waiting", x->scraped, x->scrape.waiting);
+	json_out_number(o, "slot", x->has_slot, x->ep->engine.slot);
+	json_out_number(o, "tag", x->has_slot, x->tag);
+	json_out_number(o, "in_flight", true, x->in_flight);
+	json_out_number(o, "kv_outstanding", true, x->kv_outstanding);
+	json_out_number(o, "prompt_tokens", true, x->tokens);
+	json_out_number(o, "score", x->has_slot, x->score);
+	json_out_number(o, "running", x->scraped, x->scrape.running);
+	json_out_number(o, "waiting", x->scraped, x->scrape.waiting);
 	(void)snprintf(kv, sizeof(kv), "%.6f", (double)x->scrape.kv_usage_ppm / 1e6);
 	(void)json_object_object_add(
 		o, "kv_usage", x->scraped ? json_object_new_double_s(0, kv) : NULL);
-	add_number(o, "scrape_age_ms", x->scraped, x->age_ms);
-	add_text(o, "load_unknown", scrape_unknown(&x->ep->engine));
+	json_out_number(o, "scrape_age_ms", x->scraped, x->age_ms);
+	json_out_add(o, "load_unknown", scrape_unknown(&x->ep->engine));
 }
 
 /* What is in force, configured or learned, as rows.c puts it in the table. */
@@ -87,22 +42,22 @@ add_runtime(struct json_object *o, const struct endpoint *ep)
 	const struct runtime *rt = &ep->engine.runtime;
 	char said[256];
 
-	add_text(o, "version", rt->version);
-	add_text(o, "mode", rt->mode);
-	add_number(o, "bootstrap_port", true,
+	json_out_add(o, "version", rt->version);
+	json_out_add(o, "mode", rt->mode);
+	json_out_number(o, "bootstrap_port", true,
 		conf != NULL && conf->bootstrap_port != 0 ? conf->bootstrap_port
 							  : rt->bootstrap_port);
-	add_number(o, "max_context", true, rt->max_context);
-	add_text(o, "contradiction", learn_contradiction(&ep->engine, said, sizeof(said)));
+	json_out_number(o, "max_context", true, rt->max_context);
+	json_out_add(o, "contradiction", learn_contradiction(&ep->engine, said, sizeof(said)));
 }
 
 static void
 add_state(struct json_object *o, const struct facts *x)
 {
-	add_text(o, "state", x->state);
+	json_out_add(o, "state", x->state);
 	(void)json_object_object_add(o, "drained", json_object_new_boolean(x->ep->drained));
 	if (x->ep->drained)
-		add_text(o, "else", ep_state_name(x->ep->state));
+		json_out_add(o, "else", ep_state_name(x->ep->state));
 }
 
 static void
@@ -114,23 +69,23 @@ add_tally(struct json_object *o, const struct facts *x)
 
 	for (enum tally_cause cause = TALLY_GOOD + 1; x->has_slot && cause < TALLY_N; cause++)
 		if (tally_count(seg, slot, cause) > 0)
-			add_number(failures, tally_cause_name(cause), true,
+			json_out_number(failures, tally_cause_name(cause), true,
 				tally_count(seg, slot, cause));
-	add_number(o, "requests", true, x->has_slot ? tally_requests(seg, slot) : 0);
+	json_out_number(o, "requests", true, x->has_slot ? tally_requests(seg, slot) : 0);
 	(void)json_object_object_add(o, "failures", failures);
-	add_text(o, "last_failure", x->last != TALLY_GOOD ? tally_cause_name(x->last) : NULL);
-	add_number(o, "last_failure_age_ms", x->last != TALLY_GOOD, x->last_age_ms);
+	json_out_add(o, "last_failure", x->last != TALLY_GOOD ? tally_cause_name(x->last) : NULL);
+	json_out_number(o, "last_failure_age_ms", x->last != TALLY_GOOD, x->last_age_ms);
 }
 
 static void
 add_ejection(struct json_object *o, const struct facts *x)
 {
 	if (x->ramp >= 0)
-		add_number(o, "slow_start_percent", true, (uint64_t)x->ramp);
-	add_text(o, "ejected", eject_state_name(x->eject));
-	add_number(o, "ejected_left_ms", true, x->eject_left_ms);
+		json_out_number(o, "slow_start_percent", true, (uint64_t)x->ramp);
+	json_out_add(o, "ejected", eject_state_name(x->eject));
+	json_out_number(o, "ejected_left_ms", true, x->eject_left_ms);
 	(void)json_object_object_add(o, "busy", json_object_new_boolean(x->busy));
-	add_number(o, "busy_left_ms", true, x->busy_left_ms);
+	json_out_number(o, "busy_left_ms", true, x->busy_left_ms);
 }
 
 /* Times as texts: json-c would print all digits of a double. */
@@ -163,27 +118,28 @@ put_endpoint(const struct facts *x, void *arg)
 	struct json_object *o = json_object_new_object(), *models = json_object_new_array();
 	char addr[EP_ADDR_TEXT];
 
-	add_text(o, "pool", e->pool_name);
-	add_text(o, "role", role_name(e->role));
-	add_text(o, "url", e->url);
-	add_text(o, "source", x->ep->source);
+	json_out_add(o, "pool", e->pool_name);
+	json_out_add(o, "role", role_name(e->role));
+	json_out_add(o, "url", e->url);
+	json_out_add(o, "source", x->ep->source);
 	add_state(o, x);
-	add_text(o, "addr", ep_addr_text(&e->addr, addr));
+	json_out_add(o, "addr", ep_addr_text(&e->addr, addr));
 	if (e->conf != NULL) {
-		add_text(o, "group", e->conf->group != NULL ? e->conf->group : "");
-		add_number(o, "weight", true, e->conf->weight);
-		add_number(o, "max_inflight", true, e->conf->max_inflight);
+		json_out_add(o, "group", e->conf->group != NULL ? e->conf->group : "");
+		json_out_number(o, "weight", true, endpoint_weight(x->ep));
+		json_out_number(o, "configured_weight", true, e->conf->weight);
+		json_out_number(o, "max_inflight", true, e->conf->max_inflight);
 	}
 	add_load(o, x);
 	add_ejection(o, x);
 	add_tally(o, x);
 	add_pace(o, x);
 	add_runtime(o, x->ep);
-	add_text(o, "reason", facts_reason(x));
+	json_out_add(o, "reason", facts_reason(x));
 	for (size_t i = 0; i < x->nmodels; i++)
-		(void)json_object_array_add(models, text_of(x->models[i]));
+		(void)json_object_array_add(models, json_out_text(x->models[i]));
 	(void)json_object_object_add(o, "models", models);
-	write_object(j->out, &j->n, o);
+	json_out_write(j->out, &j->n, o);
 }
 
 static void
@@ -193,21 +149,21 @@ put_pool(struct json_out *j, const struct fleet *f, const struct conf_pool *pool
 	uint64_t ms;
 	const uint32_t n = facts_waiting(f, pool, &ms);
 
-	add_text(o, "name", pool->name);
-	add_text(o, "connector", connector_name(pool->connector));
-	add_text(o, "pairing", pairing_name(pool->pairing));
+	json_out_add(o, "name", pool->name);
+	json_out_add(o, "connector", connector_name(pool->connector));
+	json_out_add(o, "pairing", pairing_name(pool->pairing));
 	for (enum role role = 0; role < ROLE_N; role++) {
 		struct json_object *choice = json_object_new_object();
 
-		add_text(choice, "policy", policy_name(pool->policies[role]));
-		add_text(choice, "load", load_name(pool->loads[role]));
+		json_out_add(choice, "policy", policy_name(pool->policies[role]));
+		json_out_add(choice, "load", load_name(pool->loads[role]));
 		(void)json_object_object_add(o, role_name(role), choice);
 	}
-	add_number(queue, "waiting", true, n);
-	add_number(queue, "size", true, pool->queue.size);
-	add_number(queue, "oldest_ms", true, ms);
+	json_out_number(queue, "waiting", true, n);
+	json_out_number(queue, "size", true, pool->queue.size);
+	json_out_number(queue, "oldest_ms", true, ms);
 	(void)json_object_object_add(o, "queue", queue);
-	write_object(j->out, &j->n, o);
+	json_out_write(j->out, &j->n, o);
 }
 
 static void
@@ -215,30 +171,42 @@ put_away(struct json_out *j, const struct away *a, uint64_t now)
 {
 	struct json_object *o = json_object_new_object();
 
-	add_text(o, "pool", a->key.pool);
-	add_text(o, "role", role_name(a->key.role));
-	add_text(o, "url", a->key.url);
-	add_number(o, "forgotten_in_ms", true, keep_left_ms(a, now));
-	write_object(j->out, &j->n, o);
+	json_out_add(o, "pool", a->key.pool);
+	json_out_add(o, "role", role_name(a->key.role));
+	json_out_add(o, "url", a->key.url);
+	if (a->key.weight > 0)
+		json_out_number(o, "weight", true, a->key.weight);
+	json_out_number(o, "forgotten_in_ms", true, keep_left_ms(a, now));
+	json_out_write(j->out, &j->n, o);
 }
 
-/* Drained endpoints that are not there now, and the file that keeps drains. */
+static void
+put_all_away(const struct fleet *f, struct evbuffer *out, bool weights)
+{
+	struct json_out away = {.out = out};
+	const uint64_t now = clock_ms();
+
+	for (const struct away *a = keep_first(f->keep); a != NULL; a = TAILQ_NEXT(a, link))
+		if ((a->key.weight > 0) == weights)
+			put_away(&away, a, now);
+}
+
+/* Drains and weights of endpoints that are not there now, and the file that keeps both. */
 static void
 put_keep(const struct fleet *f, struct evbuffer *out)
 {
 	struct json_object *file = json_object_new_object();
-	struct json_out away = {.out = out};
 	const char *error = keep_error(f->keep);
-	const uint64_t now = clock_ms();
 	size_t n = 0;
 
 	(void)evbuffer_add_printf(out, "],\n\"drained_away\":[");
-	for (const struct away *a = keep_first(f->keep); a != NULL; a = TAILQ_NEXT(a, link))
-		put_away(&away, a, now);
+	put_all_away(f, out, false);
+	(void)evbuffer_add_printf(out, "],\n\"weights_away\":[");
+	put_all_away(f, out, true);
 	(void)evbuffer_add_printf(out, "],\n\"state_file\":");
-	add_text(file, "path", keep_path(f->keep));
-	add_text(file, "error", error != NULL && error[0] != '\0' ? error : NULL);
-	write_object(out, &n, file);
+	json_out_add(file, "path", keep_path(f->keep));
+	json_out_add(file, "error", error != NULL && error[0] != '\0' ? error : NULL);
+	json_out_write(out, &n, file);
 }
 
 void

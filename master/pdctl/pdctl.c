@@ -1,97 +1,72 @@
 /*
  * pdctl: the operator's command.  Sends one line to pdrouter's control socket and prints the answer.  The exit
- * code is 0 for OK, 1 for an error, 2 for a wrong command line, 3 when the time of --wait is over.
+ * code is 0 for OK, 1 for an error, 2 for a wrong command line, 3 when the time of --timeout is over.
  */
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "master/pdctl/print.h"
+#include "master/pdctl/ask.h"
+#include "master/pdctl/command.h"
+#include "master/pdctl/completion.h"
 #include "master/pdctl/key.h"
 
 #define DEFAULT_SOCKET "/run/pdrouter/control.sock"
-#define ANSWER_S 5 /* for all commands but reload, which waits for the new workers */
-
-#define POLL_MS 50 /* interval of --wait */
+#define LINE_MAX_BYTES 900 /* pdrouter takes 1 KiB */
+#define POLL_MS 50         /* interval of --wait and --when-up */
 #define EXIT_TIME_OVER 3
-
-/* Arguments that a command accepts. */
-enum { TAKES_JSON = 1, TAKES_ENDPOINT = 2, TAKES_WAIT = 4, TAKES_DRY_RUN = 8, TAKES_DIFF = 16 };
-
-static const struct {
-	const char *name;
-	unsigned takes;
-	bool slow;
-	const char *help;
-} commands[] = {
-	{"reload", TAKES_DRY_RUN, true,
-		"reads the configuration again; returns when it is in force; --dry-run: says what it would do"},
-	{"upgrade", 0, true,
-		"starts the program again in a new instance, which serves; this one finishes its requests"},
-	{"config", TAKES_DIFF, false,
-		"config diff: what a reload would change, and what each change costs"},
-	{"status", TAKES_JSON, false,
-		"the processes and the endpoint table; --json for one JSON object"},
-	{"workers", 0, false, "the processes"},
-	{"prefix", 0, false,
-		"the prefix index of policy cache_aware, and what engines had in their caches"},
-	{"check", 0, false,
-		"checks the shared memory; prints ok, or the broken invariants and exits 1"},
-	{"drain", TAKES_ENDPOINT | TAKES_WAIT, false,
-		"gives ENDPOINT (URL or host:port) no new requests, until undrain"},
-	{"undrain", TAKES_ENDPOINT, false,
-		"ends a drain or an ejection: ENDPOINT gets new requests again"},
-	{"fleet", 0, false, "the fleet file: pdctl fleet --help"},
-	{"key", 0, false,
-		"key new NAME: prints a new key, and its row for the api_keys_file or the admin.api_keys_file"},
-	{"ping", 0, false, "prints nothing; exits 0 if pdrouter answers"},
-	{"version", 0, false, "prints the version of pdctl"},
-};
 
 /* The command line. */
 struct line {
-	const char *path;
-	const char *command;
-	const char *endpoint, *role, *pool; /* NULL: not given */
-	const char *diff;                   /* the word behind `config` */
-	bool json, wait, dry_run;
-	const char *timeout; /* seconds, as text */
-	double timeout_s;    /* INFINITY: none given */
+	const struct command *command;
+	const char *name; /* of the command; NULL: none is given */
+	char **words;     /* the rest, up to NULL */
+	int nwords;
+	/* values of options, "" of those without a value; NULL: not given */
+	const char *socket, *json, *role, *pool, *host, *group, *wait, *when_up, *timeout, *dry_run,
+		*prompt, *slower;
+	double timeout_s; /* INFINITY: none given */
+	char tokens[32];  /* of --prompt */
+	char slower_ms[32];
 };
 
 static void
 usage(FILE *out)
 {
-	(void)fprintf(out, "usage: pdctl [-s SOCKET] COMMAND\n"
-			   "       pdctl [-s SOCKET] reload [--dry-run] | config diff\n"
-			   "       pdctl [-s SOCKET] drain ENDPOINT [--role ROLE] [--pool POOL] "
-			   "[--wait [--timeout S]]\n"
-			   "       pdctl [-s SOCKET] undrain ENDPOINT [--role ROLE] [--pool POOL]\n"
-			   "       pdctl fleet check | plan ...\n"
-			   "       pdctl key new NAME\n\n");
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-		(void)fprintf(out, "  %-8s  %s\n", commands[i].name, commands[i].help);
-	(void)fprintf(out,
-		"\n  -s SOCKET      pdrouter's control_socket (" DEFAULT_SOCKET ")\n"
-		"  --role, --pool restrict the command to one role (prefill or decode) or pool\n"
-		"  --wait         returns when ENDPOINT has no request and holds no KV for decode\n"
-		"  --timeout S    longest wait in seconds: then exits 3, and ENDPOINT stays drained\n");
-}
+	(void)fprintf(out, "usage: pdctl [-s SOCKET] [--json] COMMAND ...\n\n");
+	for (size_t i = 0; i < ncommands; i++) {
+		const struct command *c = &commands[i];
+		int n = fprintf(out, "  %s%s%s", c->name, c->words[0] != '\0' ? " " : "", c->words);
 
-static int
-fail(const char *what, const char *why)
-{
-	(void)fprintf(stderr, "pdctl: %s: %s\n", what, why);
-	return 1;
+		for (size_t k = 0; k < noptions; k++)
+			if ((c->takes & option_rows[k].takes) != 0)
+				n += fprintf(out, " [--%s%s%s]", option_rows[k].name,
+					option_rows[k].value != NULL ? " " : "",
+					option_rows[k].value != NULL ? option_rows[k].value : "");
+		(void)fprintf(
+			out, "%s%*s%s\n", n > 22 ? "\n" : "", n > 22 ? 24 : 24 - n, "", c->help);
+	}
+	(void)fprintf(out, "\n");
+	for (size_t k = 0; k < noptions; k++) {
+		const struct option_row *o = &option_rows[k];
+		char text[64], letter[8] = "";
+
+		if (o->letter != 0)
+			(void)snprintf(letter, sizeof(letter), "-%c, ", o->letter);
+		(void)snprintf(text, sizeof(text), "%s--%s %s", letter, o->name,
+			o->value != NULL ? o->value : "");
+		(void)fprintf(out, "  %-20s  %s\n", text, o->help);
+	}
 }
 
 static __attribute__((format(printf, 1, 2))) int
@@ -108,100 +83,52 @@ wrong(const char *fmt, ...)
 	return 2;
 }
 
-/* A connected socket, or NULL with errno. */
-static FILE *
-connect_to(const char *path, bool slow)
-{
-	struct sockaddr_un sun = {.sun_family = AF_UNIX};
-	struct timeval limit = {.tv_sec = ANSWER_S};
-	int fd;
-
-	if (strlen(path) >= sizeof(sun.sun_path)) {
-		errno = ENAMETOOLONG;
-		return NULL;
-	}
-	memcpy(sun.sun_path, path, strlen(path));
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd == -1)
-		return NULL;
-	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-	if (!slow)
-		(void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-	if (connect(fd, (struct sockaddr *)&sun, sizeof(sun)) == -1) {
-		int err = errno;
-
-		(void)close(fd);
-		errno = err;
-		return NULL;
-	}
-	return fdopen(fd, "r");
-}
-
-/* Prints the lines up to OK or ERR; the exit code. */
-static int
-print_answer(FILE *in)
-{
-	char *line = NULL;
-	size_t size = 0;
-	int r = -1;
-
-	errno = 0;
-	while (r == -1 && getline(&line, &size, in) != -1) {
-		if (strcmp(line, "OK\n") == 0)
-			r = 0;
-		else if (strncmp(line, "ERR ", 4) == 0)
-			r = 1;
-		else
-			(void)fputs(line, stdout);
-	}
-	if (r == 1)
-		(void)fprintf(stderr, "%s", line + 4);
-	free(line);
-	if (r == -1)
-		return fail("no full answer",
-			errno == EAGAIN ? "timed out" : "pdrouter closed the connection");
-	return fflush(stdout) == 0 ? r : fail("stdout", strerror(errno));
-}
-
-/* If no process answers, the user often means another socket. */
-static int
-unreachable(const char *path, int err)
-{
-	(void)fail(path, strerror(err));
-	if (err == ENOENT || err == ECONNREFUSED)
-		(void)fprintf(stderr,
-			"pdctl: is pdrouter running, and is this its control_socket? -s "
-			"names another\n");
-	return 1;
-}
+/* --- what is sent ------------------------------------------------------------------------- */
 
 static void
-add_option(char *at, size_t size, const char *name, const char *value)
+add_word(char line[static LINE_MAX_BYTES], const char *name, const char *value)
 {
-	const size_t n = strlen(at);
+	const size_t n = strlen(line);
 
 	if (value != NULL)
-		(void)snprintf(at + n, size - n, " %s%s", name, value);
+		(void)snprintf(
+			line + n, LINE_MAX_BYTES - n, "%s%s%s", n > 0 ? " " : "", name, value);
 }
 
-/* Says one line.  0, or 1 after saying why not. */
-static int
-say(int fd, const struct line *l, const char *command)
+/* pdrouter takes the endpoints behind all else. */
+static bool
+compose(const struct line *l, const char *name, char ret[static LINE_MAX_BYTES])
 {
-	char line[900] = ""; /* pdrouter takes 1 KiB */
+	const bool engine =
+		(l->command->takes & TAKES_ENGINES) != 0 && l->host == NULL && l->group == NULL;
 	size_t n;
 
-	(void)snprintf(line, sizeof(line), "%s%s", command, l->json ? " json" : "");
-	add_option(line, sizeof(line), "", l->dry_run ? "dry-run" : l->diff);
-	add_option(line, sizeof(line), "", l->endpoint);
-	add_option(line, sizeof(line), "role=", l->role);
-	add_option(line, sizeof(line), "pool=", l->pool);
-	n = strlen(line);
-	if (n + 1 == sizeof(line))
-		return fail(command, "too long");
-	line[n++] = '\n';
-	return send(fd, line, n, MSG_NOSIGNAL) == (ssize_t)n ? 0 : fail(l->path, strerror(errno));
+	ret[0] = '\0';
+	add_word(ret, name, "");
+	if (l->command->json && l->json != NULL)
+		add_word(ret, "json", "");
+	if (l->dry_run != NULL)
+		add_word(ret, "dry-run", "");
+	if (l->prompt != NULL)
+		add_word(ret, "tokens=", l->tokens);
+	if (l->slower != NULL)
+		add_word(ret, "slower=", l->slower_ms);
+	for (int i = engine; i < l->nwords && name == l->name; i++)
+		add_word(ret, "", l->words[i]);
+	if (engine)
+		add_word(ret, "", l->words[0]);
+	add_word(ret, "host=", l->host);
+	add_word(ret, "group=", l->group);
+	add_word(ret, "role=", l->role);
+	add_word(ret, "pool=", l->pool);
+	n = strlen(ret);
+	if (n + 1 >= LINE_MAX_BYTES || strpbrk(ret, "\r\n") != NULL)
+		return false;
+	memcpy(ret + n, "\n", 2);
+	return true;
 }
+
+/* --- waiting ------------------------------------------------------------------------------ */
 
 static double
 now_s(void)
@@ -212,163 +139,288 @@ now_s(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-/* What is left at an endpoint, as pdrouter answers. */
+/* What is left at the engines, as pdrouter answers, and how many of them are up. */
 struct left {
-	unsigned long requests, kv;
+	unsigned long requests, kv, up, n;
 	char word[16];
+	bool read;
 };
 
-/* Reads what is left at the endpoint; returns an exit code. */
-static int
-read_left(FILE *in, struct left *ret)
+static void
+take_left(const char *line, void *arg)
 {
-	char line[256] = "";
+	struct left *l = arg;
 
-	if (fgets(line, sizeof(line), in) == NULL)
-		return fail("no full answer", "pdrouter closed the connection");
-	if (strncmp(line, "ERR ", 4) == 0)
-		return fail("in-flight", line + 4);
-	if (sscanf(line, "%lu in flight, %lu KV outstanding, %15s", &ret->requests, &ret->kv,
-		    ret->word) != 3)
-		return fail("no full answer", line);
-	return print_answer(in);
+	l->read = sscanf(line, "%lu in flight, %lu KV outstanding, %15s (%lu of %lu up)",
+			  &l->requests, &l->kv, l->word, &l->up, &l->n) == 5;
 }
 
-/* Asks what is left at the endpoint; returns an exit code.  Each time by a connection of its own: an upgrade may have
- * replaced the instance that was asked before. */
-static int
-look(const struct line *l, struct left *ret)
+/* The engines as the operator has named them. */
+static const char *
+subject(const struct line *l)
 {
-	FILE *in = connect_to(l->path, false);
-	int r;
-
-	if (in == NULL)
-		return unreachable(l->path, errno);
-	r = say(fileno(in), l, "in-flight");
-	if (r == 0)
-		r = read_left(in, ret);
-	(void)fclose(in);
-	return r;
+	return l->host != NULL ? l->host : l->group != NULL ? l->group : l->words[0];
 }
 
-/* Waits until the endpoint has no request and its engine holds no KV that decode has to fetch. */
+/* 0: it is over, -1: not yet, else an exit code. */
 static int
-wait_for_none(const struct line *l)
+is_over(const struct line *l, const struct left *left)
+{
+	if (l->when_up != NULL && strcmp(left->word, "gone") == 0)
+		return print_fail(subject(l), "has been removed from the configuration");
+	if (l->when_up != NULL)
+		return left->up == left->n ? 0 : -1;
+	if (strcmp(left->word, "serving") == 0)
+		return print_fail(subject(l), "has been undrained meanwhile, or added again");
+	return left->requests == 0 && left->kv == 0 ? 0 : -1;
+}
+
+static int
+give_up(const struct line *l, const struct left *left)
+{
+	char text[300];
+
+	if (l->when_up != NULL)
+		(void)snprintf(text, sizeof(text),
+			"%lu of %lu up after %g s; it gets requests as soon as it is up", left->up,
+			left->n, l->timeout_s);
+	else
+		(void)snprintf(text, sizeof(text),
+			"%lu still in flight, %lu KV outstanding after %g s; it stays drained",
+			left->requests, left->kv, l->timeout_s);
+	(void)print_fail(subject(l), text);
+	return EXIT_TIME_OVER;
+}
+
+static int
+wait_for_it(const struct line *l)
 {
 	const double from = now_s();
-	struct left left = {0};
+	char line[LINE_MAX_BYTES], text[128];
+	int r = -1;
 
-	for (;;) {
-		if (look(l, &left) != 0)
+	if (!compose(l, "in-flight", line))
+		return print_fail(l->name, "too long");
+	while (r == -1) {
+		struct left left = {0};
+
+		if (ask(l->socket, line, false, take_left, &left) != 0)
 			return 1;
-		if (strcmp(left.word, "serving") == 0)
-			return fail(l->endpoint, "has been undrained meanwhile, or added again");
-		if (left.requests == 0 && left.kv == 0)
-			break;
-		if (now_s() - from >= l->timeout_s) {
-			(void)fprintf(stderr,
-				"pdctl: %s: %lu still in flight, %lu KV outstanding after %g s; it stays "
-				"drained\n",
-				l->endpoint, left.requests, left.kv, l->timeout_s);
-			return EXIT_TIME_OVER;
-		}
-		(void)usleep(POLL_MS * 1000);
+		if (!left.read)
+			return print_fail("no full answer", "pdrouter is of another version");
+		r = is_over(l, &left);
+		if (r == -1 && now_s() - from >= l->timeout_s)
+			return give_up(l, &left);
+		if (r == -1)
+			(void)usleep(POLL_MS * 1000);
 	}
-	(void)printf(
-		"Nothing is in flight there any more, and no KV is outstanding, after %.1f s.\n",
+	if (r != 0)
+		return r;
+	(void)snprintf(text, sizeof(text),
+		l->when_up != NULL
+			? "It is up, and gets requests, after %.1f s."
+			: "Nothing is in flight there any more, and no KV is outstanding, after %.1f s.",
 		now_s() - from);
-	return fflush(stdout) == 0 ? 0 : fail("stdout", strerror(errno));
-}
-
-static int
-talk(const struct line *l, bool slow)
-{
-	FILE *in = connect_to(l->path, slow);
-	int r;
-
-	if (in == NULL)
-		return unreachable(l->path, errno);
-	r = say(fileno(in), l, l->command);
-	if (r == 0)
-		r = print_answer(in);
-	(void)fclose(in);
-	return r == 0 && l->wait ? wait_for_none(l) : r;
-}
-
-/* --- the command line --------------------------------------------------------------------------- */
-
-/* 0, or 2 after a message about the error. */
-static int
-check_line(struct line *l, unsigned takes)
-{
-	char *end = NULL;
-
-	if (l->json && (takes & TAKES_JSON) == 0)
-		return wrong("--json is for status only");
-	if (l->dry_run && (takes & TAKES_DRY_RUN) == 0)
-		return wrong("--dry-run is for reload only");
-	if ((takes & TAKES_DIFF) != 0 && (l->diff == NULL || strcmp(l->diff, "diff") != 0))
-		return wrong("%s: diff is needed", l->command);
-	if (l->endpoint == NULL && (takes & TAKES_ENDPOINT) != 0)
-		return wrong("%s: an endpoint is needed", l->command);
-	if ((l->role != NULL || l->pool != NULL) && (takes & TAKES_ENDPOINT) == 0)
-		return wrong("--role and --pool are for drain and undrain only");
-	if ((l->wait || l->timeout != NULL) && (takes & TAKES_WAIT) == 0)
-		return wrong("--wait and --timeout are for drain only");
-	if (l->timeout != NULL && !l->wait)
-		return wrong("--timeout is of --wait");
-	l->timeout_s = l->timeout == NULL ? INFINITY : strtod(l->timeout, &end);
-	if (end != NULL && (end == l->timeout || *end != '\0' || !(l->timeout_s >= 0)))
-		return wrong("--timeout %s: a number of seconds is needed", l->timeout);
+	print_line(text);
 	return 0;
 }
 
-static int
-run(struct line *l, int nargs)
-{
-	size_t i = 0, n = sizeof(commands) / sizeof(commands[0]);
+/* --- commands ----------------------------------------------------------------------------- */
 
-	if (l->command == NULL)
-		return wrong("a command is needed");
-	if (strcmp(l->command, "fleet") == 0)
-		return wrong("fleet is the first word: pdctl fleet ...");
-	if (strcmp(l->command, "key") == 0)
-		return wrong("key is the first word: pdctl key new NAME");
-	while (i < n && strcmp(l->command, commands[i].name) != 0)
-		i++;
-	if (i == n)
-		return wrong("%s is not a command", l->command);
-	if (nargs > ((commands[i].takes & (TAKES_ENDPOINT | TAKES_DIFF)) != 0 ? 2 : 1))
-		return wrong("one command only; too much behind %s %s", l->command, l->endpoint);
-	if ((commands[i].takes & TAKES_DIFF) != 0) {
-		l->diff = l->endpoint;
-		l->endpoint = NULL;
-	}
-	if (check_line(l, commands[i].takes) != 0)
-		return 2;
-	if (strcmp(l->command, "version") == 0)
-		return puts("pdctl " PDROUTER_VERSION) < 0;
-	return talk(l, commands[i].slow);
+static void
+print_answer(const char *line, void *arg)
+{
+	(void)arg;
+	print_line(line);
 }
 
-/* Becomes pdfleet, which stands beside this program and knows the arguments behind `fleet`.  Returns on
- * failure only. */
 static int
-run_fleet(char **argv)
+talk(const struct line *l)
+{
+	char line[LINE_MAX_BYTES];
+	int r;
+
+	print_begin(l->json == NULL ? PRINT_TEXT : l->command->json ? PRINT_OBJECT : PRINT_LINES);
+	if (!compose(l, l->name, line))
+		return print_end(print_fail(l->name, "too long, or with a line break"));
+	r = ask(l->socket, line, l->command->slow, print_answer, NULL);
+	if (r == 0 && (l->wait != NULL || l->when_up != NULL))
+		r = wait_for_it(l);
+	return print_end(r);
+}
+
+static int
+print_version(const struct line *l)
+{
+	print_begin(l->json != NULL ? PRINT_LINES : PRINT_TEXT);
+	print_line("pdctl " PDROUTER_VERSION);
+	return print_end(0);
+}
+
+/* Becomes another program that stands beside this one.  Returns on failure only. */
+static int
+become(const char *name, char **argv)
 {
 	char path[4096];
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
 	char *slash;
 
 	if (n < 0 || (size_t)n >= sizeof(path))
-		return fail("/proc/self/exe", n < 0 ? strerror(errno) : "the path is too long");
+		return print_fail(
+			"/proc/self/exe", n < 0 ? strerror(errno) : "the path is too long");
 	path[n] = '\0';
 	slash = strrchr(path, '/');
-	if (slash == NULL || (size_t)(slash - path) + sizeof("/pdfleet") > sizeof(path))
-		return fail(path, "the path is too long");
-	memcpy(slash, "/pdfleet", sizeof("/pdfleet"));
+	if (slash == NULL || (size_t)(slash - path) + strlen(name) + 2 > sizeof(path))
+		return print_fail(path, "the path is too long");
+	memcpy(slash + 1, name, strlen(name) + 1);
 	(void)execv(path, argv);
-	return fail(path, strerror(errno));
+	return print_fail(path, strerror(errno));
+}
+
+static int
+run_top(const struct line *l)
+{
+	char name[] = "pdtop", socket[4096];
+	char *argv[] = {name, socket, NULL};
+
+	if (l->json != NULL)
+		return wrong("--json is not for top: requests and status have it");
+	(void)snprintf(socket, sizeof(socket), "%s", l->socket);
+	return become(name, argv);
+}
+
+static int
+run_local(const struct line *l)
+{
+	if (strcmp(l->name, "version") == 0)
+		return print_version(l);
+	if (strcmp(l->name, "top") == 0)
+		return run_top(l);
+	if (strcmp(l->name, "completion") == 0)
+		return completion_print(l->words[0]) == 0
+			       ? print_end(0)
+			       : wrong("completion: bash or zsh is needed");
+	if (strcmp(l->name, "key") == 0)
+		return wrong("key is the first word: pdctl key new NAME");
+	return wrong("%s is the first word: pdctl %s ...", l->name, l->name);
+}
+
+/* --- the command line --------------------------------------------------------------------- */
+
+/* Where an option's value belongs; NULL: it is neither of these. */
+static const char **
+value_of(struct line *l, const char *name)
+{
+	const struct {
+		const char *name;
+		const char **at;
+	} values[] = {{"socket", &l->socket}, {"json", &l->json}, {"role", &l->role},
+		{"pool", &l->pool}, {"host", &l->host}, {"group", &l->group}, {"wait", &l->wait},
+		{"when-up", &l->when_up}, {"timeout", &l->timeout}, {"dry-run", &l->dry_run},
+		{"prompt", &l->prompt}, {"slower", &l->slower}};
+
+	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+		if (strcmp(values[i].name, name) == 0)
+			return values[i].at;
+	return NULL;
+}
+
+/* 0, or 2 after a message about an option that the command does not take. */
+static int
+check_options(struct line *l)
+{
+	for (size_t i = 0; i < noptions; i++) {
+		const char **at = value_of(l, option_rows[i].name);
+
+		if (at != NULL && *at != NULL && !command_takes(l->command, &option_rows[i]))
+			return wrong("--%s is not for %s", option_rows[i].name, l->name);
+	}
+	return 0;
+}
+
+static int
+check_timeout(struct line *l)
+{
+	char *end = NULL;
+
+	if (l->timeout != NULL && l->wait == NULL && l->when_up == NULL)
+		return wrong("--timeout is of --wait or --when-up");
+	l->timeout_s = l->timeout == NULL ? INFINITY : strtod(l->timeout, &end);
+	if (end != NULL && (end == l->timeout || *end != '\0' || !(l->timeout_s >= 0)))
+		return wrong("--timeout %s: a number of seconds is needed", l->timeout);
+	return 0;
+}
+
+/* 0, or 2 after a message about the error. */
+static int
+check_slower(struct line *l)
+{
+	static const struct {
+		const char *unit;
+		double ms;
+	} units[] = {{"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}};
+	char *end = NULL;
+	double n;
+
+	if (l->slower == NULL)
+		return 0;
+	n = strtod(l->slower, &end);
+	for (size_t i = 0; end != l->slower && n >= 0 && i < sizeof(units) / sizeof(units[0]); i++)
+		if (strcmp(end, units[i].unit) == 0 && n * units[i].ms < UINT32_MAX) {
+			(void)snprintf(l->slower_ms, sizeof(l->slower_ms), "%.0f", n * units[i].ms);
+			return 0;
+		}
+	return wrong("--slower %s: a time such as 10s or 500ms is needed", l->slower);
+}
+
+/* As workers estimate it: four bytes are a token. */
+static int
+measure_prompt(struct line *l)
+{
+	struct stat st;
+
+	if (l->prompt == NULL)
+		return 0;
+	if (stat(l->prompt, &st) == -1)
+		return print_fail(l->prompt, strerror(errno));
+	(void)snprintf(l->tokens, sizeof(l->tokens), "%lld", ((long long)st.st_size + 3) / 4);
+	return 0;
+}
+
+static int
+check_words(const struct line *l)
+{
+	const bool engines = (l->command->takes & TAKES_ENGINES) != 0;
+	const int named = (l->host != NULL) + (l->group != NULL);
+	const int want = l->command->nwords + (engines && named == 0);
+
+	if (named > 1)
+		return wrong("%s: --host or --group, not both", l->name);
+	if (engines && named == 0 && l->nwords == 0)
+		return wrong("%s: an engine is needed, or --host or --group", l->name);
+	if (l->nwords < want)
+		return wrong("%s: %s is needed", l->name, l->command->words);
+	if (l->nwords > want)
+		return wrong("one command only; too much behind %s: %s", l->name, l->words[want]);
+	return 0;
+}
+
+static int
+run(struct line *l)
+{
+	int r;
+
+	if (l->name == NULL)
+		return wrong("a command is needed");
+	l->command = command_named(l->name);
+	if (l->command == NULL)
+		return wrong("%s is not a command", l->name);
+	if ((r = check_options(l)) != 0 || (r = check_timeout(l)) != 0 ||
+		(r = check_words(l)) != 0 || (r = check_slower(l)) != 0)
+		return r;
+	if (measure_prompt(l) != 0)
+		return 1;
+	return l->command->local ? run_local(l) : talk(l);
 }
 
 static int
@@ -380,62 +432,68 @@ run_key(char **argv)
 	return what != NULL ? wrong("%s", what) : code;
 }
 
-int
-main(int argc, char **argv)
+#define LONG 256 /* an option without a letter: this, and its row */
+
+/* The row of what getopt_long() has found; NULL: an unknown one. */
+static const struct option_row *
+row_of(int opt)
 {
-	static const struct option longs[] = {
-		{"socket", required_argument, NULL, 's'},
-		{"json", no_argument, NULL, 'j'},
-		{"role", required_argument, NULL, 'r'},
-		{"pool", required_argument, NULL, 'p'},
-		{"wait", no_argument, NULL, 'w'},
-		{"timeout", required_argument, NULL, 't'},
-		{"dry-run", no_argument, NULL, 'n'},
-		{"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'},
-		{NULL, 0, NULL, 0},
-	};
-	struct line l = {.path = DEFAULT_SOCKET};
+	for (size_t i = 0; i < noptions; i++)
+		if (opt == (int)i + LONG || (opt == option_rows[i].letter && opt != 0))
+			return &option_rows[i];
+	return NULL;
+}
+
+/* -1: all options have been read; else an exit code. */
+static int
+read_options(int argc, char **argv, struct line *l)
+{
+	struct option longs[32] = {0};
+	char letters[64] = "";
 	int opt;
 
-	if (argc > 1 && strcmp(argv[1], "fleet") == 0)
-		return run_fleet(argv + 1);
-	if (argc > 1 && strcmp(argv[1], "key") == 0)
-		return run_key(argv + 2);
-	while ((opt = getopt_long(argc, argv, "s:jhV", longs, NULL)) != -1) {
-		switch (opt) {
-		case 's':
-			l.path = optarg;
-			break;
-		case 'j':
-			l.json = true;
-			break;
-		case 'r':
-			l.role = optarg;
-			break;
-		case 'p':
-			l.pool = optarg;
-			break;
-		case 'n':
-			l.dry_run = true;
-			break;
-		case 'w':
-			l.wait = true;
-			break;
-		case 't':
-			l.timeout = optarg;
-			break;
-		case 'h':
-			usage(stdout);
-			return 0;
-		case 'V':
-			return puts("pdctl " PDROUTER_VERSION) < 0;
-		default:
+	for (size_t i = 0, at = 0; i < noptions && i + 1 < 32; i++) {
+		const struct option_row *o = &option_rows[i];
+
+		longs[i] = (struct option){o->name,
+			o->value != NULL ? required_argument : no_argument, NULL, (int)i + LONG};
+		if (o->letter != 0)
+			at += (size_t)snprintf(letters + at, sizeof(letters) - at, "%c%s",
+				o->letter, o->value != NULL ? ":" : "");
+	}
+	while ((opt = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
+		const struct option_row *o = row_of(opt);
+
+		if (o == NULL) {
 			usage(stderr);
 			return 2;
 		}
+		if (o->letter == 'h') {
+			usage(stdout);
+			return 0;
+		}
+		if (o->letter == 'V')
+			return print_version(l);
+		*value_of(l, o->name) = o->value != NULL ? optarg : "";
 	}
-	l.command = optind < argc ? argv[optind] : NULL;
-	l.endpoint = optind + 1 < argc ? argv[optind + 1] : NULL;
-	return run(&l, argc - optind);
+	return -1;
+}
+
+int
+main(int argc, char **argv)
+{
+	struct line l = {.socket = DEFAULT_SOCKET};
+	int r;
+
+	if (argc > 1 && strcmp(argv[1], "fleet") == 0)
+		return become("pdfleet", argv + 1);
+	if (argc > 1 && strcmp(argv[1], "key") == 0)
+		return run_key(argv + 2);
+	r = read_options(argc, argv, &l);
+	if (r != -1)
+		return r;
+	l.name = optind < argc ? argv[optind] : NULL;
+	l.words = argv + optind + (optind < argc);
+	l.nwords = argc - optind - (optind < argc);
+	return run(&l);
 }

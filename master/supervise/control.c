@@ -64,7 +64,7 @@ struct control {
 typedef void command_fn(struct client *, const char *words, struct evbuffer *out);
 static command_fn cmd_reload, cmd_upgrade, cmd_dry_run, cmd_config_diff, cmd_status,
 	cmd_status_json, cmd_workers, cmd_prefix, cmd_check, cmd_ping, cmd_drain, cmd_undrain,
-	cmd_in_flight;
+	cmd_in_flight, cmd_weight, cmd_log_level, cmd_explain, cmd_requests, cmd_request;
 
 static const struct {
 	const char *line;
@@ -83,6 +83,11 @@ static const struct {
 	{"drain", cmd_drain, true},
 	{"undrain", cmd_undrain, true},
 	{"in-flight", cmd_in_flight, true},
+	{"weight", cmd_weight, true},
+	{"log-level", cmd_log_level, true},
+	{"explain", cmd_explain, true},
+	{"requests", cmd_requests, true},
+	{"request", cmd_request, true},
 	{"ping", cmd_ping, false},
 };
 
@@ -209,6 +214,56 @@ cmd_in_flight(struct client *cl, const char *words, struct evbuffer *out)
 }
 
 static void
+cmd_weight(struct client *cl, const char *words, struct evbuffer *out)
+{
+	(void)out;
+	run_drain(cl, DRAIN_WEIGHT, words);
+}
+
+/* The answer of a hook: its lines, or its reason. */
+static void
+finish(struct evbuffer *out, struct evbuffer *text, int r)
+{
+	if (r != 0)
+		(void)evbuffer_add_printf(out, "ERR ");
+	(void)evbuffer_add_buffer(out, text);
+	(void)evbuffer_add_printf(out, r == 0 ? "OK\n" : "\n");
+	evbuffer_free(text);
+}
+
+static void
+cmd_log_level(struct client *cl, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *text = evbuffer_new();
+
+	finish(out, text, cl->ctl->hooks.log_level(cl->ctl->hooks.arg, words, text));
+}
+
+static void
+cmd_explain(struct client *cl, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *text = evbuffer_new();
+
+	finish(out, text, cl->ctl->hooks.explain(cl->ctl->hooks.arg, words, text));
+}
+
+static void
+cmd_requests(struct client *cl, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *text = evbuffer_new();
+
+	finish(out, text, cl->ctl->hooks.requests(cl->ctl->hooks.arg, words, text));
+}
+
+static void
+cmd_request(struct client *cl, const char *words, struct evbuffer *out)
+{
+	struct evbuffer *text = evbuffer_new();
+
+	finish(out, text, cl->ctl->hooks.request(cl->ctl->hooks.arg, words, text));
+}
+
+static void
 cmd_ping(struct client *cl, const char *words, struct evbuffer *out)
 {
 	(void)cl;
@@ -287,7 +342,7 @@ run_line(struct client *cl, const char *line)
 	}
 	(void)evbuffer_add_printf(out,
 		"ERR unknown command; known: reload, reload dry-run, config diff, upgrade, status, status json, "
-		"workers, check, drain, undrain, in-flight, ping\n");
+		"workers, check, drain, undrain, in-flight, weight, log-level, explain, requests, request, ping\n");
 }
 
 /*

@@ -2,7 +2,9 @@
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
  *   reload | reload dry-run | config diff | upgrade | status | status json | workers | prefix | check | ping
- *   drain | undrain | in-flight, each with ENDPOINT [role=ROLE] [pool=POOL]
+ *   log-level LEVEL | explain [json] [tokens=N] MODEL
+ *   requests [json] [slower=MS] | request [json] ID
+ *   drain | undrain | in-flight | weight N | weight default, each with endpoints (master/fleet/wanted.h)
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
  * configuration is in force or refused, an upgrade when the new instance has proven itself or has failed.  Commands may follow each other: each is run when the answer to
@@ -28,6 +30,11 @@ struct control_hooks {
 	const char *(*upgrade)(void *arg);
 	/* what a reload would change, in lines of text.  0, or -1 with the reason in error */
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
+	/* Each returns 0, or -1 with the reason in *out. */
+	int (*explain)(void *arg, const char *what, struct evbuffer *out);
+	int (*requests)(void *arg, const char *what, struct evbuffer *out);
+	int (*request)(void *arg, const char *what, struct evbuffer *out);
+	int (*log_level)(void *arg, const char *word, struct evbuffer *out);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);
 	void (*prefix)(void *arg, struct evbuffer *out);

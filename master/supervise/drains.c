@@ -8,6 +8,7 @@
 #include <sys/queue.h>
 
 #include "master/fleet/fleet.h"
+#include "master/fleet/weight.h"
 #include "master/supervise/takeover.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
@@ -52,15 +53,17 @@ finish(struct command *c, const char *error)
 
 	if (error == NULL && c->what == DRAIN_LOOK)
 		(void)evbuffer_add_printf(c->text,
-			"%" PRIu32 " in flight, %" PRIu32 " KV outstanding, %s\n",
+			"%" PRIu32 " in flight, %" PRIu32 " KV outstanding, %s (%" PRIu32
+			" of %" PRIu32 " up)\n",
 			c->own.in_flight + c->others.in_flight, c->own.kv + c->others.kv,
-			c->own.word);
+			c->own.word, c->own.up, c->own.n);
 	else if (error == NULL && c->others.in_flight + c->others.kv > 0)
 		(void)evbuffer_add_printf(c->text,
 			"Older instances: %" PRIu32 " in flight, %" PRIu32 " KV outstanding.\n",
 			c->others.in_flight, c->others.kv);
 	if (error == NULL && c->what != DRAIN_LOOK)
-		drain_print_unsaved(d->fleet, c->text);
+		drain_print_unsaved(
+			d->fleet, c->what == DRAIN_WEIGHT ? "weights" : "drains", c->text);
 	d->hooks.done(d->hooks.arg, c->ticket, c->text, error);
 	command_free(c);
 }
@@ -93,6 +96,8 @@ act(struct command *c, const char *words)
 		return drain_begin(f, words, c->text);
 	if (c->what == DRAIN_END)
 		return drain_end(f, words, c->text);
+	if (c->what == DRAIN_WEIGHT)
+		return weight_set(f, words, c->text);
 	return drain_look(f, words, &c->own, c->text);
 }
 

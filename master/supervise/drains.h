@@ -1,7 +1,7 @@
 /*
- * `pdctl drain`, `undrain` and what is in flight, over all instances: this one does what the operator wants and tells
+ * `pdctl drain`, `undrain`, `weight` and what is in flight, over all instances: this one does what the operator wants and tells
  * the older ones (takeover.h).  The answer comes when each of them has said what it has left there, and when the state_file
- * has been written.
+ * has been written.  A weight is not waited for: an older instance chooses engines only if it has to serve again.
  *
  * Process: master.
  */
@@ -27,7 +27,7 @@ struct drains *drains_new(struct event_base *base, struct fleet *fleet, struct t
 	const struct drains_hooks *hooks);
 void drains_free(struct drains **); /* NULL is fine; what waits gets no answer */
 
-/* `words` name endpoints (drain.h).  Each ticket is higher than the one before, also over instances. */
+/* `words` name endpoints (drain.h, weight.h).  Each ticket is higher than the one before, also over instances. */
 void drains_ask(struct drains *d, enum drain_what what, uint64_t ticket, const char *words);
 /* The client that was to get the answer has gone. */
 void drains_forget(struct drains *d, uint64_t ticket);

@@ -89,7 +89,8 @@ struct reload {
 	struct door_fd *cur_fds;
 	size_t cur_nfds;
 	uint32_t cur_generation;
-	char error[600]; /* why `cur` was refused */
+	const char *own_level; /* reload_own_level() */
+	char error[600];       /* why `cur` was refused */
 	struct event *ev_late;
 };
 
@@ -249,6 +250,7 @@ published(struct reload *r)
 	r->phase = RP_IDLE;
 	r->conf = done.conf;
 	r->number++;
+	r->own_level = NULL;
 	log_setup(r->conf->live.log_level, r->conf->live.log_format);
 	settings_put(r->parts.seg, &r->conf->live);
 	if (r->cur_generation != 0) {
@@ -269,6 +271,50 @@ published(struct reload *r)
 	r->hooks.done(
 		r->hooks.arg, done.attempt, false, NULL, done.notes != NULL ? done.notes : "");
 	free(done.notes);
+}
+
+static bool
+level_of(const char *word, enum log_level *ret)
+{
+	for (enum log_level level = LOG_L_ERROR; level <= LOG_L_DEBUG; level++)
+		if (strcmp(word, log_level_word(level)) == 0) {
+			*ret = level;
+			return true;
+		}
+	return false;
+}
+
+int
+reload_log_level(struct reload *r, const char *word, struct evbuffer *out)
+{
+	struct conf_live live;
+	enum log_level level;
+
+	if (!level_of(word, &level)) {
+		(void)evbuffer_add_printf(
+			out, "error, warn, info or debug is needed, not %.64s", word);
+		return -1;
+	}
+	if (r->number == 0) {
+		(void)evbuffer_add_printf(out, "no configuration is in force yet");
+		return -1;
+	}
+	log_info("log level set by pdctl", LOG_S("log_level", log_level_word(level)),
+		LOG_S("configured", log_level_word(r->conf->live.log_level)));
+	live = r->conf->live;
+	live.log_level = level;
+	r->own_level = level != r->conf->live.log_level ? log_level_word(level) : NULL;
+	log_setup(live.log_level, live.log_format);
+	settings_put(r->parts.seg, &live);
+	(void)evbuffer_add_printf(out, "log_level %s until the next reload; configured: %s\n",
+		log_level_word(level), log_level_word(r->conf->live.log_level));
+	return 0;
+}
+
+const char *
+reload_own_level(const struct reload *r)
+{
+	return r->own_level;
 }
 
 /* Mostly the table is out at once.  Else readers hold all arenas, and reload_turn() comes back. */

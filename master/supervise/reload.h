@@ -64,6 +64,13 @@ uint64_t reload_request(struct reload *r);
  * cost, and whether the reload would be refused.  Changes nothing.  0, or -1 with the reason in error.
  */
 int reload_preview(struct reload *r, bool dry_run, struct evbuffer *out, char *error, size_t size);
+/*
+ * All processes log from this level on ("error" to "debug"), until a configuration is put in force.  Appends what is
+ * in force now; or -1 with the reason in *out, one line without its end.
+ */
+int reload_log_level(struct reload *r, const char *word, struct evbuffer *out);
+/* The word of the level that is in force in place of that of the configuration; NULL: that of the configuration is. */
+const char *reload_own_level(const struct reload *r);
 /* Once per loop turn. */
 void reload_turn(struct reload *r);
 /* Accepts no further configuration; a reload under way is cancelled. */

@@ -463,13 +463,14 @@ takeover_tell(struct takeover *t, enum drain_what what, uint64_t number, const c
 {
 	static const enum talk_word said_as[] = {[DRAIN_BEGIN] = TALK_DRAIN,
 		[DRAIN_END] = TALK_UNDRAIN,
-		[DRAIN_LOOK] = TALK_IN_FLIGHT};
+		[DRAIN_LOOK] = TALK_IN_FLIGHT,
+		[DRAIN_WEIGHT] = TALK_WEIGHT};
 
 	if (t->phase < TP_TRIAL)
 		return 0;
 	for (size_t i = 0; i < t->n; i++)
 		talk_say_value(t->older[i]->talk, said_as[what], "%" PRIu64 " %s", number, words);
-	return t->n;
+	return what == DRAIN_WEIGHT ? 0 : t->n;
 }
 
 /* --- this instance is replaced ------------------------------------------------------------------ */

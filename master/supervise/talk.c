@@ -23,6 +23,7 @@ static const char *const names[TALK_NWORDS] = {
 	[TALK_DRAIN] = "drain",
 	[TALK_UNDRAIN] = "undrain",
 	[TALK_IN_FLIGHT] = "in-flight",
+	[TALK_WEIGHT] = "weight",
 	[TALK_ANNOUNCED] = "announced",
 	[TALK_TAKE] = "take",
 	[TALK_FINAL] = "final",

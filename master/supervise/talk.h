@@ -25,6 +25,7 @@ enum talk_word {
 	TALK_DRAIN,     /* `drain NUMBER ENDPOINT`: what an operator wants (drain.h) */
 	TALK_UNDRAIN,   /* the same */
 	TALK_IN_FLIGHT, /* the same */
+	TALK_WEIGHT,    /* the same (weight.h), without an answer */
 	/* the older one: */
 	TALK_ANNOUNCED, /* `announced ENGINE` (announced.h) */
 	TALK_TAKE,      /* it accepts no longer */

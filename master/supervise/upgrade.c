@@ -16,6 +16,7 @@
 
 #include "master/fleet/drain.h"
 #include "master/fleet/fleet.h"
+#include "master/fleet/weight.h"
 #include "master/supervise/control.h"
 #include "master/supervise/inherit.h"
 #include "master/supervise/listen.h"
@@ -282,6 +283,16 @@ on_undrain(void *arg, const char *value)
 }
 
 static void
+on_weight(void *arg, const char *value)
+{
+	const struct upgrade *u = arg;
+	uint64_t number;
+
+	if (talk_number(&value, UINT64_MAX, &number))
+		weight_follow(u->parts.fleet, value);
+}
+
+static void
 on_in_flight(void *arg, const char *value)
 {
 	follow(arg, DRAIN_LOOK, value);
@@ -318,6 +329,7 @@ static talk_fn *const on_word[TALK_NWORDS] = {
 	[TALK_DRAIN] = on_drain,
 	[TALK_UNDRAIN] = on_undrain,
 	[TALK_IN_FLIGHT] = on_in_flight,
+	[TALK_WEIGHT] = on_weight,
 	[TALK_STOP] = on_stop,
 	[TALK_STOP_NOW] = on_stop_now,
 };

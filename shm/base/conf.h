@@ -90,12 +90,14 @@ struct conf_ports {
 
 #define READY_BY_PORTS (-1) /* as many ready messages as the decode endpoint has init ports */
 
+#define CONF_WEIGHT_MAX 100
+
 struct conf_endpoint {
 	char *url; /* as written; valid by http_url_parse() */
 	enum role role;
 	char *label;             /* from an endpoints_file or flags, or NULL */
 	uint32_t max_inflight;   /* 0 = no limit */
-	uint32_t weight;         /* share relative to other endpoints: 1 to 100 */
+	uint32_t weight;         /* share relative to other endpoints: 1 to CONF_WEIGHT_MAX */
 	char *group;             /* rack, NVLink domain; or NULL */
 	char *bootstrap_host;    /* SGLang prefill; NULL: learned, else the host of the URL */
 	uint32_t bootstrap_port; /* 0: learned */
@@ -383,7 +385,9 @@ struct conf {
 	enum log_to log_to; /* a change needs a restart */
 	/* sizes of the shared memory: a change needs a restart */
 	uint32_t max_workers, max_endpoints, max_pools, flags_per_worker;
-	uint32_t queue_slots; /* of each pool: requests that can wait */
+	uint32_t queue_slots;      /* of each pool: requests that can wait */
+	uint32_t running_requests; /* of each worker: requests in flight that pdctl shows */
+	uint32_t recent_requests;  /* of all workers: requests that have ended, and pdctl shows */
 	uint64_t prefix_index_bytes;
 	uint32_t client_entries; /* clients whose limits are tracked; a multiple of 8 */
 	uint32_t max_api_keys;   /* rows of the api_keys_file */

@@ -411,6 +411,12 @@ log_setup(enum log_level level, enum log_format format)
 	self.format = format;
 }
 
+const char *
+log_level_word(enum log_level level)
+{
+	return levels[level].name;
+}
+
 void
 log_count_dropped(uint64_t *counter)
 {

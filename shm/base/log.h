@@ -55,6 +55,8 @@ int log_journal_fd(void);
 void log_count_dropped(uint64_t *counter);
 void log_setup(enum log_level level, enum log_format format);
 /* True if a line of this level would be written: guards work done only for a debug line. */
+/* The word of the configuration, of the lines and of pdctl. */
+const char *log_level_word(enum log_level level);
 int log_enabled(enum log_level level);
 void log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n);
 

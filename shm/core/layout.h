@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 15
+#define SHM_VERSION 16
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -32,7 +32,8 @@ struct shm_header { /* W: master, before any fork */
 	uint32_t max_quotas;
 	uint32_t queue_slots;
 	uint32_t max_api_keys;
-	uint32_t span_bytes; /* of a worker's ring of spans */
+	uint32_t span_bytes;                      /* of a worker's ring of spans */
+	uint32_t running_requests, kept_requests; /* notes of a worker: shm/notes.h */
 	uint32_t prefix_buckets;
 	uint32_t nslots;   /* process slots: 2 x max_workers + SLOT_EXTRA */
 	uint32_t instance; /* 1, and 1 more with each upgrade; stands in the nonces of flags */
@@ -369,6 +370,26 @@ struct span_ring {
 	/* records before it are done with.  W: exporter */
 	_Alignas(SHM_LINE) uint64_t read;
 	/* followed by span_bytes bytes */
+};
+
+/* A request in flight, or one that has ended (shm/notes.h).  W: its worker, all of it. */
+#define NOTE_ID 96 /* bytes of texts with their NULs */
+#define NOTE_MODEL 56
+#define NOTE_REASON 24
+#define NOTE_LETTERS 16
+struct note_words {
+	_Alignas(SHM_LINE) uint64_t seq; /* odd while it is written */
+	uint64_t from_us, at_us;
+	uint64_t what;        /* pool:16 | tries:8 | 0:16 | status:16 | enum note_state:8 */
+	uint64_t slots, tags; /* of its prefill engine:32 | decode engine:32 */
+	uint64_t times;       /* milliseconds in the queue:32 | to the first byte:32 */
+	uint64_t tokens;      /* prompt:32 | completion:32 */
+	char reason[NOTE_REASON], states[NOTE_LETTERS], model[NOTE_MODEL], id[NOTE_ID];
+};
+struct notes_head {                       /* one per worker slot.  W: its worker */
+	_Alignas(SHM_LINE) uint64_t high; /* notes from here on are not in use */
+	uint64_t ended;                   /* requests ever, in the ring by their number */
+	/* followed by running_requests notes, and the ring of kept_requests */
 };
 
 struct flag_slot { /* flags_per_worker per worker slot */

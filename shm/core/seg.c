@@ -29,6 +29,7 @@
 #define MAX_QUEUE 65536     /* slots of one pool */
 #define MAX_API_KEYS 65536
 #define MAX_SPAN_BYTES (256u << 20)
+#define MAX_NOTES (1u << 20)
 #define MAX_PREFIX_BUCKETS (1u << 30)
 #define MAX_POOLS 4096 /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
 
@@ -70,6 +71,8 @@ static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a
 static_assert(sizeof(struct prefix_engine) == SHM_LINE / 2, "half a line each");
 static_assert(sizeof(struct prefix_bucket) == SHM_LINE / 2, "a cache line each");
 static_assert(sizeof(struct span_ring) == 2 * SHM_LINE, "worker and exporter write a line each");
+static_assert(sizeof(struct notes_head) == SHM_LINE && sizeof(struct note_words) == 2 * SHM_LINE,
+	"as drawn in shm/README");
 static_assert(sizeof(struct queue_head) == 2 * SHM_LINE,
 	"releases read one line, entries write the other");
 
@@ -108,6 +111,7 @@ enum part {
 	PART_NAMED_COUNTS,
 	PART_SLABS,
 	PART_SPANS,
+	PART_NOTES,
 	PART_PREFIX_ENGINES,
 	PART_PREFIX,
 	PART_N
@@ -154,6 +158,13 @@ queue_bytes(const struct seg_sizes *s)
 			  s->queue_slots * sizeof(struct queue_slot));
 }
 
+static size_t
+notes_bytes(const struct seg_sizes *s)
+{
+	return sizeof(struct notes_head) +
+	       ((size_t)s->running_requests + s->kept_requests) * sizeof(struct note_words);
+}
+
 static void
 lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 {
@@ -192,6 +203,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_NAMED_COUNTS] = { "counts by name", 0, named * sizeof(struct named_count) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
 		[PART_SPANS]      = { "spans", 0, workers * (sizeof(struct span_ring) + s->span_bytes) },
+		[PART_NOTES]      = { "requests", 0, workers * notes_bytes(s) },
 		[PART_PREFIX_ENGINES] = { "prefix engines", 0, s->max_endpoints * sizeof(struct prefix_engine) },
 		[PART_PREFIX]     = { "prefix index", 0, s->prefix_buckets * sizeof(struct prefix_bucket) },
 	};
@@ -228,6 +240,7 @@ sizes_possible(const struct seg_sizes *s)
 	       s->max_quotas <= MAX_QUOTAS && s->max_quotas % QUOTA_WAYS == 0 &&
 	       s->queue_slots <= MAX_QUEUE && s->max_api_keys <= MAX_API_KEYS &&
 	       s->span_bytes <= MAX_SPAN_BYTES && s->span_bytes % SHM_LINE == 0 &&
+	       s->running_requests <= MAX_NOTES && s->kept_requests <= MAX_NOTES &&
 	       s->prefix_buckets <= MAX_PREFIX_BUCKETS && s->prefix_buckets % 2 == 0;
 }
 
@@ -267,6 +280,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->named_counts = AT(PART_NAMED_COUNTS);
 	seg->slabs = AT(PART_SLABS);
 	seg->spans = AT(PART_SPANS);
+	seg->notes = AT(PART_NOTES);
 	seg->prefix_engines = AT(PART_PREFIX_ENGINES);
 	seg->prefix = AT(PART_PREFIX);
 	seg->pool_names = AT(PART_POOL_NAMES);
@@ -356,6 +370,8 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.queue_slots = sizes->queue_slots,
 		.max_api_keys = sizes->max_api_keys,
 		.span_bytes = sizes->span_bytes,
+		.running_requests = sizes->running_requests,
+		.kept_requests = sizes->kept_requests,
 		.prefix_buckets = sizes->prefix_buckets,
 		.nslots = worker_slots(sizes) + SLOT_EXTRA,
 		.instance = sizes->instance,
@@ -426,6 +442,8 @@ seg_check(const struct shm_header *hdr, uint64_t build)
 		.queue_slots = hdr->queue_slots,
 		.max_api_keys = hdr->max_api_keys,
 		.span_bytes = hdr->span_bytes,
+		.running_requests = hdr->running_requests,
+		.kept_requests = hdr->kept_requests,
 		.prefix_buckets = hdr->prefix_buckets,
 	};
 

@@ -23,9 +23,10 @@ struct seg_sizes {
 	uint32_t max_quotas;  /* a multiple of QUOTA_WAYS; 0: none is limited */
 	uint32_t queue_slots; /* per pool; 0: no request can wait */
 	uint32_t max_api_keys;
-	uint32_t span_bytes;     /* per worker; a multiple of SHM_LINE */
-	uint32_t prefix_buckets; /* even; 0: no prefix index */
-	uint32_t instance;       /* whose segment this is; no size */
+	uint32_t span_bytes;                      /* per worker; a multiple of SHM_LINE */
+	uint32_t running_requests, kept_requests; /* per worker */
+	uint32_t prefix_buckets;                  /* even; 0: no prefix index */
+	uint32_t instance;                        /* whose segment this is; no size */
 };
 
 struct seg {
@@ -58,6 +59,7 @@ struct seg {
 	struct prefix_bucket *prefix;         /* [prefix_buckets] */
 	unsigned char *slabs;                 /* [nslots] metrics slabs: seg_slab() */
 	unsigned char *spans;                 /* [worker slots] rings: seg_span_ring() */
+	unsigned char *notes; /* [worker slots] tables and rings: seg_notes(), seg_note() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
 	/* [NAMED_MODEL_SLOTS + named_key_slots()]: shm/named.h */
@@ -81,7 +83,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 33
+#define SEG_NPARTS 34
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);
@@ -131,6 +133,22 @@ static inline struct metrics_slab *
 seg_slab(const struct seg *seg, uint32_t slot)
 {
 	return (struct metrics_slab *)(void *)(seg->slabs + (size_t)slot * seg->slab_bytes);
+}
+
+static inline struct notes_head *
+seg_notes(const struct seg *seg, uint32_t worker)
+{
+	const size_t n = (size_t)seg->hdr->running_requests + seg->hdr->kept_requests;
+
+	return (struct notes_head *)(void *)(seg->notes +
+					     worker * (sizeof(struct notes_head) +
+							      n * sizeof(struct note_words)));
+}
+
+static inline struct note_words *
+seg_note(const struct seg *seg, uint32_t worker, uint32_t i)
+{
+	return (struct note_words *)(void *)(seg_notes(seg, worker) + 1) + i;
 }
 
 static inline struct span_ring *

@@ -37,7 +37,7 @@ OF_POOL = {
 OF_ROUTER = {
     "workers": 3, "log_format": "json", "health_interval": "200ms", "health_timeout": "1s", "stats_interval": "500ms", "rise": 1, "fall": 3,
     "drain_timeout": "20s", "upgrade_trial": "500ms", "client": {"max_inflight": 40, "rate": 60, "burst": 120, "tcp_user": "3s"},
-    "shared_memory": {"max_workers": 8, "max_endpoints": 64, "flags_per_worker": 256},
+    "shared_memory": {"max_workers": 8, "max_endpoints": 64, "flags_per_worker": 256, "recent_requests": 512},
 }
 MAX_INFLIGHT = 6  # of an engine: few enough that requests wait in the queue
 

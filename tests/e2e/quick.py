@@ -59,6 +59,7 @@ QUICK = {
     "test_orchestrated.py": "test_prefill_answer_is_handed_off_whole",
     "test_overload.py": "test_kept_answers_count",
     "test_p2p_nccl.py": "test_stream",
+    "test_pdctl.py": "test_a_weight_counts_at_once_in_all_workers",
     "test_pages.py": "test_the_page_is_whole",
     "test_policy.py": "test_policies_by_role",
     "test_pools.py": "test_all_at_once",

@@ -59,7 +59,8 @@ def test_a_group_may_use_it(world):
 def test_pdctl_says_what_is_wrong_with_a_command_line(world):
     r, _, _ = world.pd()
     for args, word in ((["nosuch"], "nosuch is not a command"), ([], "a command is needed"),
-                       (["ping", "ping"], "one command only"), (["ping", "--json"], "--json is for status only")):
+                       (["ping", "ping"], "one command only"), (["ping", "--wait"], "--wait is not for ping"), (["weight", "h:1"], "weight: ENGINE N|default is needed"),
+                       (["drain", "--host", "h", "--group", "g"], "--host or --group, not both"), (["undrain", "h:1", "--timeout", "1"], "--timeout is of --wait or --when-up")):
         done = r.ctl(*args)
         assert done.returncode == 2 and word in done.stderr and "usage:" in done.stderr
     gone = r.ctl("-s", f"{r.control}.not", "ping")

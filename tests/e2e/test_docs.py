@@ -79,7 +79,7 @@ class Desk:
         self.names = [("/etc/pdrouter/pdrouter.yaml", str(r.config_path)), ("/etc/pdrouter", str(self.etc)), ("/usr/local/bin/pdrouter", str(program)), ("/var/lib/pdrouter", f"{self.etc}/state"), ("/etc/letsencrypt", f"{self.etc}/letsencrypt"),
                       ("/etc/prometheus", f"{self.etc}/prometheus"), ("/usr/local/share/doc/pdrouter/monitoring", str(ROOT / "etc/monitoring")),
                       ("/run/pdrouter/control.sock", str(r.control)), ("10.0.0.1:8100", f"127.0.0.1:{p.port}"),
-                      ("10.0.1.1:8200", f"127.0.0.1:{d.port}"),
+                      ("10.0.1.1:8200", f"127.0.0.1:{d.port}"), ("--host 10.0.1.1", "--host 127.0.0.1"),
                       (":30001", f":{free_port()}"), (":8000", f":{r.port}"), (":8443", f":{tls}"), (":9101", f":{admin}")]
         assert r.post("/v1/completions", {"model": "none", "prompt": "x"}).status == 404  # for commands that look for such a line
         self.shell = self.start_shell(tls)

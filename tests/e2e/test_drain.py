@@ -389,11 +389,11 @@ def test_near_names_and_one_that_is_not_enough(world):
 
 def test_wrong_command_lines(world):
     r, _, _ = world.scripts()
-    for args, word in ((["drain"], "an endpoint is needed"), (["drain", "x", "y"], "too much behind drain x"),
-                       (["undrain", "x", "--wait"], "--wait and --timeout are for drain only"),
+    for args, word in ((["drain"], "an engine is needed"), (["drain", "x", "y"], "too much behind drain: y"),
+                       (["undrain", "x", "--wait"], "--wait is not for undrain"),
                        (["drain", "x", "--timeout", "3"], "--timeout is of --wait"),
                        (["drain", "x", "--wait", "--timeout", "soon"], "a number of seconds"),
-                       (["status", "--role", "decode"], "for drain and undrain only")):
+                       (["status", "--role", "decode"], "--role is not for status")):
         done = r.ctl(*args)
         assert done.returncode == 2 and word in done.stderr and "usage:" in done.stderr
 

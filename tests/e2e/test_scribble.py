@@ -44,7 +44,7 @@ def begin(world, collector):
     p, d = ([world.engine(role) for _ in range(2)] for role in ("prefill", "decode"))
     ends = [[{"url": e.url, "max_inflight": 1} for e in role] for role in (p, d)]
     r = world.router(world.pool(*ends, queue_size=16, eject_failures=3, eject_time="1s", eject_max_time="2s", retries=2, policy="cache_aware"),
-                     workers=3, log_level="debug", worker_watchdog="2s", client={"max_inflight": 100}, shared_memory={**FAST["shared_memory"], "prefix_index": "16KiB"},
+                     workers=3, log_level="debug", worker_watchdog="2s", client={"max_inflight": 100}, shared_memory={**FAST["shared_memory"], "prefix_index": "16KiB", "recent_requests": 300},
                      tracing={"otlp": collector.url, "sample": 1, "ring": "16KiB"})
     return r.wait_all_up(), p + d
 

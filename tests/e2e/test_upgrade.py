@@ -140,7 +140,7 @@ def test_an_address_that_is_taken_is_said(one):
 
 
 def test_a_new_instance_that_dies_in_its_trial(one):
-    """The older one serves again, with its drains."""
+    """The older one serves again, with its drains and weights."""
     i, _, d = one(upgrade_trial="60s")
     held = i.r.open_stream("held", n=60)
     held.head()
@@ -148,8 +148,10 @@ def test_a_new_instance_that_dies_in_its_trial(one):
     i.r.kill(signal.SIGUSR2)
     pid = wait("the new instance", lambda: i.r.status()["pid"] != first and i.r.status()["pid"])
     workers = tree(pid)
+    assert i.r.ctl("weight", d.url, "7").returncode == 0, "the older one hears of it"
     os.kill(pid, signal.SIGKILL)
     i.r.wait_log("the new instance has ended in its trial")
+    assert [e["weight"] for e in i.r.status()["fleet"]["endpoints"] if e["url"] == d.url] == [7]
     wait("its workers have ended, too", lambda: not any(alive(w) for w in workers))
     assert i.r.complete("after").status == 200 and i.r.status()["pid"] == first
     assert text_of(list(held.events())) == expect.text("held", 60)

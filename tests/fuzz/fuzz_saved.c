@@ -17,11 +17,11 @@ check_again(struct saved *s)
 	struct saved again;
 	const char *why;
 
-	saved_write(s->drains, s->n, &text);
+	saved_write(s->all, s->n, &text);
 	if (text.n <= SAVED_BYTES_MAX) { /* escapes may be longer than what they stand for */
 		CHECK(saved_parse(text.p, text.n, &again, &why) == 0);
 		CHECK(again.n <= s->n && (again.n > 0) == (s->n > 0));
-		saved_write(again.drains, again.n, &twice);
+		saved_write(again.all, again.n, &twice);
 		CHECK(text.n == twice.n && memcmp(text.p, twice.p, text.n) == 0);
 		saved_free(&again);
 	}
@@ -40,13 +40,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	free(copy);
 	if (rc != 0) {
-		CHECK(why != NULL && why[0] != '\0' && s.n == 0 && s.drains == NULL);
+		CHECK(why != NULL && why[0] != '\0' && s.n == 0 && s.all == NULL);
 		return 0;
 	}
 	for (size_t i = 0; i < s.n; i++) {
-		CHECK(s.drains[i].role == ROLE_PREFILL || s.drains[i].role == ROLE_DECODE);
-		CHECK(http_url_parse(s.drains[i].url, &at, &why) == 0);
-		CHECK(s.drains[i].pool[0] != '\0' && strlen(s.drains[i].pool) < 64);
+		CHECK(s.all[i].role == ROLE_PREFILL || s.all[i].role == ROLE_DECODE);
+		CHECK(http_url_parse(s.all[i].url, &at, &why) == 0);
+		CHECK(s.all[i].weight <= CONF_WEIGHT_MAX &&
+			(s.all[i].weight == 0) == (s.all[i].configured == 0));
+		CHECK(s.all[i].pool[0] != '\0' && strlen(s.all[i].pool) < 64);
 	}
 	check_again(&s);
 	saved_free(&s);

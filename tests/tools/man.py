@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""make docs: the manual pages in etc/man that are made from tables of the source.
+"""make docs: the manual pages in etc/man and the completions in etc/completion that are made from tables of the source.
 
 - pdrouter.yaml(5): the table of configuration keys (master/config/conf_keys.h)
 - pdrouter-log(7): the fields of etc/docs/logging.md, and each reason with its status, its message (worker/base/end_list.h)
   and its cure (CURES below)
 - pdrouter-metrics(7): the lists of metrics (shm/metrics_list.h, worker/request/stats*.c)
+- the completions: what `pdctl completion` prints, from its tables of commands and options (master/pdctl/command.c)
+--check also sees that pdctl(8) and etc/docs/pdctl.md have each command, and pdctl(8) each option.
 Usage: man.py [--check]; --check writes nothing, says which page is stale, and asks mandoc what is wrong with all pages.
 """
 import glob
@@ -164,20 +166,44 @@ def page_of_metrics():
     return text + ".El\n.Sh SEE ALSO\n.Xr pdrouter-log 7 ,\n.Xr pdrouter 8\n"
 
 
-PAGES = {"pdrouter.yaml.5": page_of_keys, "pdrouter-log.7": page_of_log, "pdrouter-metrics.7": page_of_metrics}
+def completion(shell):
+    with tempfile.TemporaryDirectory() as folder:
+        pdctl = f"{folder}/pdctl"
+        subprocess.run([os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-I.", "-O0", '-DPDROUTER_VERSION="lint"', "-o", pdctl,
+                        *sorted(glob.glob("master/pdctl/*.c")), "-lcrypto"], check=True)
+        return subprocess.run([pdctl, "completion", shell], capture_output=True, text=True, check=True).stdout
+
+
+def check_pdctl():
+    """Each command and option is in the pages that people write."""
+    table = lists.read("master/pdctl/command.c")
+    rows, options = table.split("const struct option_row", 1)
+    for name in re.findall(r'^\t\{"([\w-]+)", "', rows, re.M):
+        for path, shown in ("etc/man/pdctl.8", rf"^\.It Cm {name}\b"), ("etc/docs/pdctl.md", rf"`(pdctl )?{name}\b"):
+            if not re.search(shown, lists.read(path), re.M):
+                lists.faults.append(f"{path}: pdctl {name} of master/pdctl/command.c is missing")
+    for name in re.findall(r'^\t\{"([\w-]+)", (?:NULL|"[A-Z]+"), TAKES', options, re.M):
+        if not re.search(rf"Fl -{name}\b", lists.read("etc/man/pdctl.8")):
+            lists.faults.append(f"etc/man/pdctl.8: --{name} of master/pdctl/command.c is missing")
+
+
+# by their paths in etc/
+PAGES = {"man/pdrouter.yaml.5": page_of_keys, "man/pdrouter-log.7": page_of_log, "man/pdrouter-metrics.7": page_of_metrics,
+         "completion/pdctl.bash": lambda: completion("bash"), "completion/_pdctl": lambda: completion("zsh")}
 
 
 def main():
     os.chdir(ROOT)
     check = sys.argv[1:] == ["--check"]
     for name, page in PAGES.items():
-        path, text = f"etc/man/{name}", page()
+        path, text = f"etc/{name}", page()
         if check and lists.read(path) != text:
             lists.faults.append(f"{path}: is stale: make docs")
         elif not check:
             with open(path, "w") as f:
                 f.write(text)
     if check:
+        check_pdctl()
         said = subprocess.run(["mandoc", "-Tlint", "-Wwarning", *sorted(glob.glob("etc/man/*.[578]"))], capture_output=True, text=True).stdout
         lists.faults.extend(said.splitlines())
     for fault in lists.faults:

@@ -562,6 +562,7 @@ take_over(struct branch *b, struct attempt *next)
 	}
 	lookup_go_on(job);
 	worker_need_tick(job->w);
+	job->ops->moved(job);
 }
 
 /* A search for other engines: the parameters and the limits. */

@@ -56,6 +56,8 @@ struct job_ops {
 	void (*look)(struct job *job);
 	/* A step of the job, for the log: `letter` is its first letter. */
 	void (*step)(struct job *job, char letter);
+	/* Its engines, or what they do, may have changed. */
+	void (*moved)(struct job *job);
 	/* The head and the first byte of decode's answer are here, and the answer passes
 	 * unchanged. */
 	void (*begin)(struct job *job, const struct leg *d);

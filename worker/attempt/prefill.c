@@ -89,8 +89,10 @@ prefill_answered(struct attempt *a)
 		return;
 	}
 	go_on(a, r);
-	if (a->life == ATTEMPT_SERVING)
+	if (a->life == ATTEMPT_SERVING) {
+		job->ops->moved(job);
 		branches_drop_text_if_sent(job);
+	}
 }
 
 void

@@ -113,6 +113,7 @@ struct worker {
 	/* when the worker exits, with or without open connections; 0: not told to quit */
 	uint64_t quit_ms;
 
+	struct notes *notes; /* what pdctl shows of its requests: shm/notes.h */
 	struct flag_set *flags;
 	struct transfer **waiting; /* [flag slot]: the transfer that waits for its notices */
 	uint64_t next_room;        /* counter of SGLang's bootstrap rooms */

@@ -9,6 +9,7 @@
 #include "worker/net/connpool.h"
 #include "worker/request/observe.h"
 #include "worker/request/req.h"
+#include "worker/request/req_note.h"
 #include "worker/request/req_span.h"
 
 static uint64_t
@@ -189,11 +190,12 @@ count_tokens(const struct req *req, const struct took *t)
 }
 
 void
-access_log_line(const struct req *req, uint64_t now_us)
+access_log_line(struct req *req, uint64_t now_us)
 {
 	const struct took t = took(req, now_us);
 
 	count_tokens(req, &t);
+	req_note_end(req, &t.tokens, now_us);
 	if (is_logged(req))
 		line(req, &t, now_us);
 	if (req->job.facts.trace.span != 0)

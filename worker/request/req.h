@@ -13,6 +13,7 @@
 
 #include "proto/http/http.h"
 #include "shm/metrics.h"
+#include "shm/notes.h"
 #include "worker/attempt/job.h"
 #include "worker/base/address.h"
 #include "worker/base/rounds.h"
@@ -98,6 +99,8 @@ struct req {
 	uint32_t quota; /* index of its client's quota (shm/quota.h) + 1; 0: none */
 	/* Retry-After that is known exactly (limit.h); 0: estimated (retry_after.h) */
 	uint32_t retry_after_s;
-	struct visit visit; /* by the tick */
+	uint32_t note;         /* its number in shm/notes.h; 0: none */
+	struct note_now noted; /* what it shows */
+	struct visit visit;    /* by the tick */
 	TAILQ_ENTRY(req) link;
 };

@@ -44,6 +44,7 @@
 #include "worker/schedule/threshold.h"
 #include "worker/request/observe.h"
 #include "worker/request/relay.h"
+#include "worker/request/req_note.h"
 #include "worker/request/scan.h"
 #include "worker/request/spent.h"
 #include "worker/schedule/wait.h"
@@ -185,6 +186,7 @@ planned(struct req *req)
 	}
 	req_enter(req, REQ_SERVE);
 	serve_start(&req->job);
+	req_note_moved(req);
 }
 
 void
@@ -369,6 +371,12 @@ step(struct job *job, char letter)
 }
 
 static void
+moved(struct job *job)
+{
+	req_note_moved(req_of(job));
+}
+
+static void
 begin(struct job *job, const struct leg *d)
 {
 	relay_begin(req_of(job), d);
@@ -474,6 +482,7 @@ end_job(struct job *job, enum req_end end)
 
 static const struct job_ops answer_ops = {.look = look,
 	.step = step,
+	.moved = moved,
 	.begin = begin,
 	.payload = payload,
 	.events = events,
@@ -626,6 +635,7 @@ plan(struct req *req)
 		break;
 	case PLAN_WAITS: /* until a slot is free, or the next tick */
 		job->end = p->end;
+		req_note_moved(req);
 		break;
 	case PLAN_REFUSED:
 		req_refuse(req, p->end, p->detail);
@@ -713,6 +723,7 @@ req_first_byte(struct req *req)
 	if (req->t_first_us != 0)
 		return;
 	req->t_first_us = clock_us();
+	req_note_moved(req);
 	us = req->t_first_us - req->t_body_us;
 	observe_time(req, H_TTFT, us);
 	learn_threshold(req, us - req->plan.waiter.queued_us); /* without the time in the queue */
@@ -796,6 +807,8 @@ req_tick(struct visit *v, uint64_t now_ms)
 	struct req *req = (struct req *)(void *)((char *)v - offsetof(struct req, visit));
 
 	check_limits(req, now_ms);
+	if (req->state == REQ_BODY)
+		req_note_moved(req); /* most bodies come with the head */
 	if (req->state != REQ_DONE)
 		visit_within(&req->w->req_rounds, v, next_look(req, now_ms));
 }

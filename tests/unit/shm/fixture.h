@@ -18,6 +18,8 @@ small_seg(void)
 		.max_quotas = 8,
 		.queue_slots = 100,
 		.max_api_keys = 4,
+		.running_requests = 3,
+		.kept_requests = 5,
 		.span_bytes = 4096,
 		.prefix_buckets = 64};
 

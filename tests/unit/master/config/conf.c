@@ -2140,6 +2140,7 @@ Test(conf, every_key_is_written)
 		"limits: {max_body: 1GiB, max_head: 16KiB, max_connections: 7, max_answer: 2048B, max_fanout: 9,\n"
 		" max_buffered: 2GiB}\n"
 		"shared_memory: {max_workers: 4, max_endpoints: 99, max_pools: 12, flags_per_worker: 128, queue: 9, clients: 16,\n"
+		" running_requests: 18, recent_requests: 19,\n"
 		" max_api_keys: 17, prefix_index: 2MiB}\n"
 		"client: {head_timeout: 1s, body_timeout: 2s, idle_timeout: 3m, write_timeout: 4h, max_inflight: 5, rate: 6/m,\n"
 		" burst: 7, proxy_networks: [10.9.0.0/16], proxy_protocol: true, forward_address: true, max_silent_connections: 9, id_header: X-Real-IP, tcp_user: 8s}\n"

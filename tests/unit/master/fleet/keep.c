@@ -10,6 +10,7 @@
 #include "master/fleet/drain.h"
 #include "master/fleet/keep.h"
 #include "master/fleet/state_file.h"
+#include "master/fleet/weight.h"
 #include "shm/base/clock.h"
 #include "shm/metrics.h"
 
@@ -118,6 +119,104 @@ Test(keep, drained_in_the_first_table)
 	restart();
 	apply(conf_of(false));
 	cr_expect_not(is_drained(P1));
+}
+
+static uint32_t
+weight_in_table(const char *url)
+{
+	return row_of(url)->weight;
+}
+
+static struct conf *
+conf_weighing(uint32_t weight)
+{
+	struct conf *c = conf_of(false);
+
+	c->pools[0].endpoints[0].weight = weight;
+	c->pools[0].endpoints[1].weight = 1;
+	return c;
+}
+
+/* Until the configuration has another one than when the operator set it: the last word counts. */
+Test(keep, a_weight_in_the_first_table)
+{
+	fleet_keep(fleet, path);
+	apply(conf_weighing(2));
+	cr_assert_eq(operator(weight_set, "50 " P1), 0);
+	cr_expect_eq(weight_in_table(P1), 50, "at once");
+	apply(conf_weighing(2));
+	cr_expect_eq(weight_in_table(P1), 50);
+	settle();
+	restart();
+	apply(conf_weighing(2));
+	cr_expect_eq(weight_in_table(P1), 50);
+	cr_expect_eq(weight_in_table(D1), 1);
+	apply(conf_weighing(3));
+	cr_expect_eq(weight_in_table(P1), 3);
+	settle();
+	restart();
+	apply(conf_weighing(2));
+	cr_expect_eq(weight_in_table(P1), 2, "nor is it in the file");
+}
+
+Test(keep, the_configuration_changes_a_weight_while_pdrouter_does_not_run)
+{
+	fleet_keep(fleet, path);
+	apply(conf_weighing(2));
+	cr_assert_eq(operator(weight_set, "50 " P1), 0);
+	settle();
+	restart();
+	apply(conf_weighing(4));
+	cr_expect_eq(weight_in_table(P1), 4);
+}
+
+Test(keep, a_weight_is_taken_back)
+{
+	apply(conf_weighing(2));
+	cr_assert_eq(operator(weight_set, "50 host=127.0.0.1 role=prefill"), 0);
+	cr_assert_eq(weight_in_table(P1), 50);
+	cr_assert_eq(weight_in_table(D1), 1);
+	cr_assert_eq(operator(weight_set, "default " P1), 0);
+	cr_expect_eq(weight_in_table(P1), 2);
+	cr_expect_eq(operator(weight_set, "0 " P1), -1);
+	cr_expect_eq(operator(weight_set, "101 " P1), -1);
+	cr_expect_eq(operator(weight_set, "5x " P1), -1);
+	cr_expect_eq(operator(weight_set, P1), -1);
+	cr_expect_eq(operator(weight_set, "5 " P2), -1);
+	cr_expect_eq(operator(weight_set, "5 host=10.0.0.1"), -1);
+	cr_expect_eq(weight_in_table(P1), 2);
+}
+
+Test(keep, a_found_one_comes_back_with_its_weight)
+{
+	apply(conf_of(true));
+	announce(P2);
+	cr_assert_eq(operator(weight_set, "50 " P2), 0);
+	announce(NULL);
+	cr_assert_not_null(keep_first(fleet->keep));
+	cr_expect_eq(operator(drain_end, P2), -1, "it was not drained");
+	announce(P2);
+	cr_expect_eq(endpoint_of(P2)->weight, 50);
+	announce(NULL);
+	cr_expect_eq(operator(weight_set, "default " P2), 0);
+	cr_expect_null(keep_first(fleet->keep));
+	announce(P2);
+	cr_expect_eq(endpoint_of(P2)->weight, 0);
+}
+
+Test(keep, the_next_instance_has_the_weights)
+{
+	struct membuf passed = {0};
+
+	apply(conf_weighing(2));
+	cr_assert_eq(operator(weight_set, "50 " P1), 0);
+	fleet_pass_drains(fleet, &passed);
+	restart();
+	apply(conf_weighing(2));
+	cr_expect_eq(weight_in_table(P1), 2);
+	fleet_take_drains(fleet, &passed);
+	cr_expect_eq(weight_in_table(P1), 50);
+	membuf_free(&passed);
 }
 
 Test(keep, one_that_is_no_longer_configured_is_forgotten)

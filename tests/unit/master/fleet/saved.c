@@ -11,8 +11,12 @@
 #define HEAD "{\"pdrouter_state\": 1, \"drained\": ["
 #define ENTRY "{\"pool\":\"m\",\"role\":\"decode\",\"url\":\"http://a:1\"}"
 
+#define WEIGHT(w, configured)                                                                      \
+	"{\"pool\":\"m\",\"role\":\"decode\",\"url\":\"http://a:1\",\"weight\":" #w                \
+	",\"configured\":" #configured "}"
+
 static char *
-text_of(struct saved_drain *drains, size_t n)
+text_of(struct saved_one *drains, size_t n)
 {
 	struct membuf out = {0};
 
@@ -34,18 +38,18 @@ parse(const char *text)
 Test(saved, what_is_written_is_read_sorted_and_once)
 {
 	char a[] = "http://a:1", b[] = "http://[::1]:2/x", m[] = "m", odd[] = "p \"\\\x01\xc3\xa9";
-	struct saved_drain drains[] = {{b, odd, ROLE_PREFILL}, {a, m, ROLE_DECODE},
-		{b, m, ROLE_DECODE}, {a, m, ROLE_PREFILL}, {a, m, ROLE_DECODE}};
+	struct saved_one drains[] = {{b, odd, ROLE_PREFILL, 0, 0}, {a, m, ROLE_DECODE, 0, 0},
+		{b, m, ROLE_DECODE, 0, 0}, {a, m, ROLE_PREFILL, 0, 0}, {a, m, ROLE_DECODE, 0, 0}};
 	char *text = text_of(drains, NELEMS(drains)), *again;
 	struct saved s = parse(text);
 
 	cr_assert_eq(s.n, 4);
-	cr_expect_str_eq(s.drains[0].url, a);
-	cr_expect_eq(s.drains[0].role, ROLE_PREFILL);
-	cr_expect_str_eq(s.drains[1].url, b);
-	cr_expect_str_eq(s.drains[2].url, a);
-	cr_expect_str_eq(s.drains[3].pool, odd);
-	again = text_of(s.drains, s.n);
+	cr_expect_str_eq(s.all[0].url, a);
+	cr_expect_eq(s.all[0].role, ROLE_PREFILL);
+	cr_expect_str_eq(s.all[1].url, b);
+	cr_expect_str_eq(s.all[2].url, a);
+	cr_expect_str_eq(s.all[3].pool, odd);
+	again = text_of(s.all, s.n);
 	cr_expect_str_eq(text, again);
 	free(again);
 	free(text);
@@ -55,7 +59,7 @@ Test(saved, what_is_written_is_read_sorted_and_once)
 Test(saved, the_text_is_as_documented)
 {
 	char url[] = "http://10.0.1.1:8200", pool[] = "llama-3-70b";
-	struct saved_drain one = {url, pool, ROLE_DECODE};
+	struct saved_one one = {url, pool, ROLE_DECODE, 0, 0};
 	char *text = text_of(&one, 1), *none = text_of(NULL, 0);
 
 	cr_expect_str_eq(text, HEAD
@@ -63,6 +67,29 @@ Test(saved, the_text_is_as_documented)
 	cr_expect_str_eq(none, HEAD "\n]}\n");
 	free(text);
 	free(none);
+}
+
+/* Behind the drains, which a former version reads alone. */
+Test(saved, weights_are_a_list_of_their_own)
+{
+	char a[] = "http://a:1", b[] = "http://b:1", m[] = "m";
+	struct saved_one all[] = {
+		{b, m, ROLE_DECODE, 100, 7}, {a, m, ROLE_DECODE, 5, 1}, {a, m, ROLE_DECODE, 0, 0}};
+	char *text = text_of(all, NELEMS(all)), *again;
+	struct saved s = parse(text);
+
+	cr_expect_str_eq(text, HEAD
+		"\n{\"pool\":\"m\",\"role\":\"decode\",\"url\":\"http://a:1\"}\n], \"weights\": ["
+		"\n{\"pool\":\"m\",\"role\":\"decode\",\"url\":\"http://a:1\",\"weight\":5,\"configured\":1},"
+		"\n{\"pool\":\"m\",\"role\":\"decode\",\"url\":\"http://b:1\",\"weight\":100,\"configured\":7}\n]}\n");
+	cr_assert_eq(s.n, 3);
+	cr_expect_eq(s.all[0].weight, 0);
+	cr_expect(s.all[2].weight == 100 && s.all[2].configured == 7);
+	again = text_of(s.all, s.n);
+	cr_expect_str_eq(text, again);
+	free(again);
+	free(text);
+	saved_free(&s);
 }
 
 Test(saved, unknown_members_are_ignored)
@@ -100,6 +127,11 @@ static const struct {
 	{HEAD "{\"pool\":\"m\",\"role\":\"cook\",\"url\":\"http://a:1\"}]}", "lacks"},
 	{HEAD "{\"pool\":\"m\",\"role\":\"decode\",\"url\":\"a:1\"}]}", "lacks"},
 	{HEAD "{\"pool\":\"m\",\"role\":\"decode\",\"url\":\"http://a\\u0000:1\"}]}", "lacks"},
+	{HEAD "], \"weights\": {}}", "a weight is wrong"},
+	{HEAD "], \"weights\": [" ENTRY "]}", "a weight is wrong"},
+	{HEAD "], \"weights\": [" WEIGHT(0, 1) "]}", "a weight is wrong"},
+	{HEAD "], \"weights\": [" WEIGHT(101, 1) "]}", "a weight is wrong"},
+	{HEAD "], \"weights\": [" WEIGHT(1, null) "]}", "a weight is wrong"},
 	{HEAD "{\"pool\":\"m\",\"role\":7,\"url\":\"http://a:1\"}]}", "lacks"},
 };
 
@@ -112,7 +144,7 @@ Test(saved, broken_texts_are_refused)
 		cr_expect_eq(saved_parse(broken[i].text, strlen(broken[i].text), &s, &why), -1,
 			"%s", broken[i].text);
 		cr_expect_not_null(strstr(why, broken[i].why), "%s: %s", broken[i].text, why);
-		cr_expect(s.n == 0 && s.drains == NULL);
+		cr_expect(s.n == 0 && s.all == NULL);
 	}
 }
 

@@ -27,6 +27,8 @@ static const struct seg_sizes normal = {.max_workers = 16,
 	.queue_slots = 1024,
 	.max_api_keys = 1024,
 	.span_bytes = 1 << 20,
+	.running_requests = 512,
+	.kept_requests = 1250,
 	.prefix_buckets = 1 << 20};
 
 Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
@@ -58,6 +60,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.queue_slots = 100,
 		.max_api_keys = 4,
 		.span_bytes = 4096,
+		.running_requests = 3,
+		.kept_requests = 5,
 		.prefix_buckets = 64};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
@@ -99,8 +103,9 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(28, seg->named_counts + named);
 	ENDS(29, (unsigned char *)seg_slab(seg, slots));
 	ENDS(30, seg_span_data(seg, workers - 1) + sizes.span_bytes);
-	ENDS(31, seg->prefix_engines + sizes.max_endpoints);
-	ENDS(32, seg->prefix + sizes.prefix_buckets);
+	ENDS(31, seg_note(seg, workers - 1, sizes.running_requests + sizes.kept_requests));
+	ENDS(32, seg->prefix_engines + sizes.max_endpoints);
+	ENDS(33, seg->prefix + sizes.prefix_buckets);
 	cr_assert_eq(seg->secret, (unsigned char *)seg->tickets);
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
@@ -219,6 +224,11 @@ Test(shm_seg, impossible_sizes_are_refused)
 			.max_pools = 2,
 			.flags_per_worker = 64,
 			.queue_slots = 65537},
+		{.max_workers = 2,
+			.max_endpoints = 4,
+			.max_pools = 2,
+			.flags_per_worker = 64,
+			.kept_requests = (1 << 20) + 1},
 		{.max_workers = 2,
 			.max_endpoints = 4,
 			.max_pools = 2,

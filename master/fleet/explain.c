@@ -1,0 +1,308 @@
+#include "master/fleet/explain.h"
+
+#include <event2/buffer.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/fleet/endpoint.h"
+#include "master/fleet/facts.h"
+#include "master/fleet/json_out.h"
+#include "shm/bar.h"
+#include "shm/base/clock.h"
+#include "shm/base/decimal.h"
+#include "shm/base/mem.h"
+#include "shm/core/rcu.h"
+
+#define ALL_GROUPS UINT64_MAX
+
+/* What is asked, and where the answer is found. */
+struct query {
+	struct fleet *fleet;
+	const struct table *table;
+	const struct table_pool *pool;
+	uint32_t model; /* its number in the pool */
+	const char *name;
+	uint64_t tokens; /* of the prompt; 0: not known */
+	uint64_t groups; /* that may be chosen */
+	uint64_t now_ms;
+	bool json;
+};
+
+/* An engine of one role. */
+struct answer {
+	const struct table_pick *pick;
+	const struct table_endpoint *te;
+	const struct endpoint *ep; /* NULL: it is no longer configured */
+	struct ep_view view;
+	enum bar bar;
+	bool short_context; /* fact: the prompt is longer than its context */
+	double weight;      /* as it is now: less while it is slow, or ramps up */
+	uint64_t load;      /* that the policy compares, the request included */
+};
+
+/* --- what is so --------------------------------------------------------------------------- */
+
+static const struct endpoint *
+endpoint_at(const struct fleet *f, uint32_t slot)
+{
+	for (size_t i = 0; i < f->norder; i++)
+		if (f->order[i]->engine.slot == slot)
+			return f->order[i];
+	return NULL;
+}
+
+static double
+weight_now(const struct query *q, const struct answer *a)
+{
+	const uint64_t from = a->view.ramp_from_ms, whole = q->pool->slow_start_ms;
+	double w = a->pick->weight * (double)share_part(a->view.share) / SHARE_WHOLE;
+
+	if (from != 0 && q->now_ms < from + whole)
+		w *= q->now_ms > from ? (double)(q->now_ms - from) / (double)whole : 0;
+	return w;
+}
+
+static struct answer
+answer_of(const struct query *q, enum role role, const struct table_pick *pick)
+{
+	const bool tokens = q->pool->load[role] == LOAD_TOKENS;
+	struct answer a = {.pick = pick, .te = &q->table->endpoints[pick->endpoint]};
+
+	a.ep = endpoint_at(q->fleet, pick->slot);
+	a.view = ep_view(q->fleet->seg, pick->slot, q->now_ms, q->table->foreign_max_age_ms);
+	a.bar = bar_of(pick, &a.view, q->model, q->groups);
+	a.short_context = a.te->max_context != 0 && q->tokens > a.te->max_context;
+	a.weight = weight_now(q, &a);
+	a.load = tokens ? a.view.tokens + q->tokens : (uint64_t)a.view.count + a.view.foreign + 1;
+	return a;
+}
+
+/* A bit for each group that has an engine which could be chosen. */
+static uint64_t
+groups_of(const struct query *q, enum role role)
+{
+	uint64_t groups = 0;
+
+	for (uint32_t i = 0; i < q->pool->n[role]; i++) {
+		const struct table_pick *pick = &q->pool->picks[role][i];
+		const struct ep_view e =
+			ep_view(q->fleet->seg, pick->slot, q->now_ms, q->table->foreign_max_age_ms);
+
+		if (bar_of(pick, &e, q->model, ALL_GROUPS) == BAR_NONE)
+			groups |= UINT64_C(1) << pick->group;
+	}
+	return groups;
+}
+
+/* A word for people: the state where that says why. */
+static const char *
+why(const struct answer *a)
+{
+	if (a->bar == BAR_STATE)
+		return a->ep != NULL && a->ep->drained ? "drained" : ep_state_name(a->view.state);
+	return bar_word(a->bar);
+}
+
+/* What is known beyond that word; "": nothing. */
+static const char *
+detail(const struct query *q, const struct answer *a)
+{
+	struct facts x;
+
+	if (a->short_context)
+		return "the prompt is longer than its context";
+	if (a->bar == BAR_NONE || a->ep == NULL)
+		return "";
+	x = facts_of(a->ep, q->now_ms);
+	return facts_reason(&x);
+}
+
+static const char *
+group_of(const struct query *q, const struct answer *a)
+{
+	return a->pick->group > 0 ? q->pool->groups[a->pick->group - 1] : "";
+}
+
+/* --- the answer --------------------------------------------------------------------------- */
+
+static void
+print_engine(const struct query *q, const struct answer *a, struct evbuffer *out)
+{
+	const char *more = detail(q, a), *group = group_of(q, a);
+	char score[32] = "-";
+
+	if (a->weight > 0)
+		(void)snprintf(score, sizeof(score), "%.2f", (double)a->load / a->weight);
+	(void)evbuffer_add_printf(
+		out, "  %-12s  %s  in-flight %" PRIu32, why(a), a->te->url, a->view.count);
+	if (a->pick->max_inflight != 0)
+		(void)evbuffer_add_printf(out, "/%" PRIu32, a->pick->max_inflight);
+	(void)evbuffer_add_printf(out,
+		", foreign %" PRIu32 ", load %" PRIu64 ", weight %.2f, score %s%s%s%s%s\n",
+		a->view.foreign, a->load, a->weight, score, group[0] != '\0' ? ", group " : "",
+		group, more[0] != '\0' ? ": " : "", more);
+}
+
+static void
+add_engine(const struct query *q, const struct answer *a, struct json_object *list)
+{
+	struct json_object *o = json_object_new_object();
+	char weight[32], score[32];
+
+	(void)snprintf(weight, sizeof(weight), "%.4f", a->weight);
+	(void)snprintf(
+		score, sizeof(score), "%.4f", a->weight > 0 ? (double)a->load / a->weight : 0);
+	json_out_add(o, "url", a->te->url);
+	(void)json_object_object_add(
+		o, "can_be_chosen", json_object_new_boolean(a->bar == BAR_NONE));
+	json_out_add(o, "why", a->bar != BAR_NONE ? why(a) : NULL);
+	json_out_add(o, "detail", detail(q, a)[0] != '\0' ? detail(q, a) : NULL);
+	json_out_number(o, "in_flight", true, a->view.count);
+	json_out_number(o, "max_inflight", a->pick->max_inflight != 0, a->pick->max_inflight);
+	json_out_number(o, "foreign", true, a->view.foreign);
+	json_out_number(o, "prompt_tokens", true, a->view.tokens);
+	json_out_number(o, "load", true, a->load);
+	(void)json_object_object_add(o, "weight", json_object_new_double_s(a->weight, weight));
+	(void)json_object_object_add(
+		o, "score", a->weight > 0 ? json_object_new_double_s(0, score) : NULL);
+	json_out_add(o, "group", group_of(q, a));
+	(void)json_object_array_add(list, o);
+}
+
+static uint32_t
+count_free(const struct query *q, enum role role)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < q->pool->n[role]; i++)
+		n += answer_of(q, role, &q->pool->picks[role][i]).bar == BAR_NONE;
+	return n;
+}
+
+static void
+print_role(const struct query *q, enum role role, struct evbuffer *out)
+{
+	(void)evbuffer_add_printf(out,
+		"%s: policy %s, load %s; %" PRIu32 " of %" PRIu32 " can be chosen\n",
+		role_name(role), policy_name(q->pool->policy[role]), load_name(q->pool->load[role]),
+		count_free(q, role), q->pool->n[role]);
+	for (uint32_t i = 0; i < q->pool->n[role]; i++) {
+		const struct answer a = answer_of(q, role, &q->pool->picks[role][i]);
+
+		print_engine(q, &a, out);
+	}
+}
+
+static void
+add_role(const struct query *q, enum role role, struct json_object *roles)
+{
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+
+	json_out_add(o, "policy", policy_name(q->pool->policy[role]));
+	json_out_add(o, "load", load_name(q->pool->load[role]));
+	json_out_number(o, "can_be_chosen", true, count_free(q, role));
+	for (uint32_t i = 0; i < q->pool->n[role]; i++) {
+		const struct answer a = answer_of(q, role, &q->pool->picks[role][i]);
+
+		add_engine(q, &a, list);
+	}
+	(void)json_object_object_add(o, "engines", list);
+	(void)json_object_object_add(roles, role_name(role), o);
+}
+
+/* Requests that wait in the pool's queue. */
+static uint32_t
+waiting(const struct query *q)
+{
+	const struct conf_pool *conf = conf_pool_named(q->fleet->conf, q->pool->name);
+	uint64_t ms;
+
+	return conf != NULL ? facts_waiting(q->fleet, conf, &ms) : 0;
+}
+
+static void
+print_all(const struct query *q, struct evbuffer *out)
+{
+	(void)evbuffer_add_printf(out,
+		"model %s: pool %s, connector %s, pairing %s, %" PRIu32 " of %" PRIu32 " waiting\n",
+		q->name, q->pool->name, connector_name(q->pool->connector),
+		pairing_name(q->pool->pairing), waiting(q), q->pool->queue.size);
+	for (enum role role = 0; role < ROLE_N; role++)
+		print_role(q, role, out);
+}
+
+static void
+write_all(const struct query *q, struct evbuffer *out)
+{
+	struct json_object *o = json_object_new_object(), *roles = json_object_new_object(),
+			   *queue = json_object_new_object();
+	size_t n = 0;
+
+	json_out_add(o, "model", q->name);
+	json_out_add(o, "pool", q->pool->name);
+	json_out_add(o, "connector", connector_name(q->pool->connector));
+	json_out_add(o, "pairing", pairing_name(q->pool->pairing));
+	json_out_number(o, "tokens", q->tokens > 0, q->tokens);
+	json_out_number(queue, "waiting", true, waiting(q));
+	json_out_number(queue, "size", true, q->pool->queue.size);
+	(void)json_object_object_add(o, "queue", queue);
+	for (enum role role = 0; role < ROLE_N; role++)
+		add_role(q, role, roles);
+	(void)json_object_object_add(o, "roles", roles);
+	json_out_write(out, &n, o);
+	(void)evbuffer_add_printf(out, "\n");
+}
+
+/* --- the query ------------------------------------------------------------------------- */
+
+static bool
+take_word(const char **at, const char *word)
+{
+	const size_t n = strlen(word);
+
+	if (strncmp(*at, word, n) != 0)
+		return false;
+	*at += n;
+	return true;
+}
+
+/* False: the number of tokens is none. */
+static bool
+take_options(struct query *q, const char **at)
+{
+	q->json = take_word(at, "json ");
+	if (!take_word(at, "tokens="))
+		return true;
+	return decimal_read(at, *at + strcspn(*at, " "), UINT32_MAX, &q->tokens) &&
+	       take_word(at, " ");
+}
+
+int
+explain(struct fleet *f, const char *what, struct evbuffer *out)
+{
+	struct query q = {.fleet = f,
+		.table = rcu_current(f->writer),
+		.groups = ALL_GROUPS,
+		.now_ms = clock_ms()};
+
+	if (!take_options(&q, &what) || *what == '\0') {
+		(void)evbuffer_add_printf(out, "a model is needed");
+		return -1;
+	}
+	q.name = what;
+	q.pool = q.table != NULL ? table_pool_by_model(q.table, what, &q.model) : NULL;
+	if (q.pool == NULL) {
+		(void)evbuffer_add_printf(out, "no pool serves the model %.200s", what);
+		return -1;
+	}
+	if (q.pool->pairing == PAIRING_REQUIRE && q.pool->n[ROLE_PREFILL] > 0)
+		q.groups = groups_of(&q, ROLE_PREFILL) & groups_of(&q, ROLE_DECODE);
+	if (q.json)
+		write_all(&q, out);
+	else
+		print_all(&q, out);
+	return 0;
+}

@@ -1,0 +1,52 @@
+/*
+ * What pdtop shows: engines, totals and requests in flight, from the answers of pdrouter to `status json` and to
+ * `requests json within=MS`.
+ */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SAMPLE_MS 10000 /* of requests that have ended: their times and tokens count */
+
+/* Milliseconds to the first byte, of requests that have ended. */
+struct firsts {
+	uint32_t *ms;
+	size_t n, room;
+	uint32_t p50, p99;
+};
+
+struct engine_row {
+	char *pool, *role, *url, *state;
+	uint64_t in_flight, max_inflight; /* 0: no limit */
+	uint64_t failures;
+	double tokens_s; /* of a decode engine */
+	struct firsts firsts;
+};
+
+struct request_row {
+	char *id, *state, *model, *prefill, *decode;
+	uint64_t total_ms;
+};
+
+struct sample {
+	struct engine_row *engines;
+	size_t nengines;
+	struct request_row *requests; /* in flight, the oldest first */
+	size_t nrequests;
+	char *version, *state;
+	uint64_t uptime_s, in_flight, waiting, queue_size;
+	double requests_s, tokens_s;
+	uint64_t failed; /* requests that have ended with a status of 400 or more, or without one */
+	struct firsts firsts;
+};
+
+/* Returns 0 and the caller owns *ret (sample_free), or -1: these are not the answers. */
+int sample_parse(const char *status, const char *requests, struct sample *ret);
+void sample_free(struct sample *s);
+
+enum sample_sort { SORT_POOL, SORT_IN_FLIGHT, SORT_TOKENS, SORT_FIRST, SORT_FAILURES, SORT_N };
+const char *sample_sort_word(enum sample_sort by);
+void sample_sort(struct sample *s, enum sample_sort by);
+/* Whether a part of the row's pool, role, URL or state is `text`; "": all. */
+bool sample_matches(const struct engine_row *r, const char *text);
