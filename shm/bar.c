@@ -23,7 +23,7 @@ bar_of(const struct table_pick *p, const struct ep_view *e, uint32_t model, uint
 const char *
 bar_word(enum bar bar)
 {
-#define BAR_WORD(id, word) [BAR_##id] = word,
+#define BAR_WORD(id, word) [BAR_##id] = (word),
 	static const char *const words[BAR_N] = {BARS(BAR_WORD)};
 #undef BAR_WORD
 

@@ -25,7 +25,7 @@ struct notes {
 const char *
 note_state_word(enum note_state state)
 {
-#define NOTE_WORD(id, word) [NOTE_##id] = word,
+#define NOTE_WORD(id, word) [NOTE_##id] = (word),
 	static const char *const words[NOTE_NSTATES] = {NOTE_STATES(NOTE_WORD)};
 #undef NOTE_WORD
 

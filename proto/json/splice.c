@@ -536,16 +536,17 @@ type_of(uint8_t first)
 
 /* A part's `type`: whether the part is a text. */
 SELDOM static uint64_t
-is_text(struct str *str)
+is_text(const struct str *str)
 {
 	char buf[KEY_BUF];
+	struct str plain = *str;
 
-	undo_escapes(str, buf);
-	return key_is(str, "text", 4);
+	undo_escapes(&plain, buf);
+	return key_is(&plain, "text", 4);
 }
 
 static void
-count_string(struct splice_scan *c, enum role role, struct str *str)
+count_string(struct splice_scan *c, enum role role, const struct str *str)
 {
 	c->chars[roles[role].string] += role == R_TYPE ? is_text(str) : str->chars;
 }

@@ -54,9 +54,9 @@ int log_journal_fd(void);
 /* Dropped lines are added to *counter, which no other process writes. */
 void log_count_dropped(uint64_t *counter);
 void log_setup(enum log_level level, enum log_format format);
-/* True if a line of this level would be written: guards work done only for a debug line. */
 /* The word of the configuration, of the lines and of pdctl. */
 const char *log_level_word(enum log_level level);
+/* True if a line of this level would be written: guards work done only for a debug line. */
 int log_enabled(enum log_level level);
 void log_write(enum log_level level, const char *msg, const struct log_field *fields, size_t n);
 

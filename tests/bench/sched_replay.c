@@ -1,5 +1,6 @@
 #include "tests/bench/sched_replay.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -289,6 +290,7 @@ replay_init(struct replay *r, const struct replay_plan *plan)
 	} else {
 		draw_agents(&ds, plan->requests, &dice);
 	}
+	assert(ds.p != NULL && ds.blocks.p != NULL);
 	qsort(ds.p, ds.n, sizeof(*ds.p), by_time);
 	r->blocks = ds.blocks.p;
 	r->ids = ds.ids;

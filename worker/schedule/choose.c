@@ -105,13 +105,15 @@ choose(struct worker *w, struct selection *s, uint32_t group, struct reservation
 	}
 	if (pick == NULL)
 		return NULL;
+	if (*ret_moved)
+		held.guess = (struct prefix_guess){.prompt = 0};
 	*to = (struct reservation){.ep = connpool_endpoint(w->connpool, s->table,
 					   &s->table->endpoints[pick->endpoint]),
 		.pool = s->pool->id,
 		.role = s->role,
 		.state = *ret_moved ? RESERVATION_NONE : RESERVATION_HELD,
 		.tokens = *ret_moved ? 0 : held.tokens,
-		.guess = *ret_moved ? (struct prefix_guess){.prompt = 0} : held.guess,
+		.guess = held.guess,
 		.trial = held.trial,
 		.busy = held.busy};
 	to->life = to->ep->life;
