@@ -443,6 +443,19 @@ def test_socket_activation(world):
         log.close()
 
 
+def test_a_request_whose_body_is_scanned_at_the_end_is_told(world):
+    """Its body is complete: it gets an answer, as the requests do that wait for an engine."""
+    r, _, _ = world.scripts(workers=1, limits={"max_body": "64MiB", "max_buffered": "256MiB"})
+    body = b'{"model":"m","prompt":"' + b'\\"' * (24 << 20) + b'"}'  # the slowest to scan: 0.2 s
+    with r.client() as c:
+        c.request("POST", URL, body)
+        wait("all of the body", lambda: r.metric("client_received_bytes_total") >= len(body))
+        r.kill(signal.SIGQUIT)
+        a = c.read()
+        assert a.status == 503 and a.error["code"] == "shutdown"
+    assert r.p.wait(5 * SLOW) == 0
+
+
 def test_request_that_comes_after_the_drain_time(world):
     """The worker has been told to quit and lets what was written be read: no work is begun any more."""
     r, (p,), _ = world.scripts(workers=1, drain_timeout="100ms")

@@ -95,7 +95,7 @@ static const struct {
 		[RQ_TIMEOUT] = never, [RQ_EXPIRED] = never, /* this clock begins with the pool */
 		[RQ_CLIENT_GONE] = drop,
 		[RQ_REFUSE] = refuse,
-		[RQ_SHUTDOWN] = shut } },
+		[RQ_SHUTDOWN] = refuse_shutdown } },
 	[REQ_PAGE] = { "page", 'w', NO_CLOCK /* client.write_timeout is the connection's */, {
 		[RQ_HEAD] = never, [RQ_BODY] = never, [RQ_SCANNED] = never,
 		[RQ_WRITTEN] = page_written,
