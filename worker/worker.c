@@ -30,6 +30,7 @@
 #include "worker/net/listen.h"
 #include "worker/net/tls.h"
 #include "worker/request/request.h"
+#include "worker/request/scan.h"
 #include "worker/request/silent.h"
 #include "worker/schedule/cached.h"
 #include "worker/schedule/reservation.h"
@@ -264,6 +265,7 @@ worker_new(const struct heritage *h)
 	TAILQ_INIT(&w->ended_clients);
 	TAILQ_INIT(&w->reqs);
 	TAILQ_INIT(&w->ended_reqs);
+	scan_init(w);
 	TAILQ_INIT(&w->detached);
 	TAILQ_INIT(&w->lookups);
 	TAILQ_INIT(&w->ended_attempts);

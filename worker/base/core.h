@@ -20,6 +20,7 @@
 
 struct conf;
 struct client;
+struct body_scan;
 struct attempt;
 struct background;
 struct cached;
@@ -38,6 +39,7 @@ struct waiter;
 
 TAILQ_HEAD(client_list, client);
 TAILQ_HEAD(req_list, req);
+TAILQ_HEAD(scan_list, body_scan);
 TAILQ_HEAD(background_list, background);
 TAILQ_HEAD(attempt_list, attempt);
 TAILQ_HEAD(wait_list, waiter);
@@ -68,7 +70,7 @@ struct worker {
 	struct usage usage;
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 
-	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake;
+	struct event ev_channel, ev_tick, ev_heartbeat, ev_wake, ev_scan;
 	struct event *ev_listen; /* one per listening socket; NULL: listen_end() has closed them */
 	int epoll_fd;            /* libevent's, or -1: net/listen.c */
 	bool listening[DOOR_N];  /* watched now */
@@ -84,6 +86,7 @@ struct worker {
 	struct req_list reqs;
 	struct rounds req_rounds, client_rounds; /* when the tick visits them */
 	struct req_list ended_reqs;
+	struct scan_list scans; /* long bodies: request/scan.c */
 	/* detached: the requests have ended or continued, the engines still hold something */
 	struct attempt_list detached, ended_attempts;
 	struct attempt_list

@@ -3,6 +3,7 @@
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <stdlib.h>
+#include <sys/queue.h>
 
 #include "proto/json/splice.h"
 #include "shm/base/mem.h"
@@ -12,7 +13,7 @@
 #include "worker/request/req.h"
 
 struct body_scan {
-	struct event next;
+	TAILQ_ENTRY(body_scan) link; /* w->scans: the first has the next turn */
 	struct req *req;
 	struct splice *doc; /* the text's when the scan has ended well */
 	struct splice_scan *scan;
@@ -27,17 +28,28 @@ scan_is_long(const struct req *req)
 }
 
 static void
-wait_for_turn(struct body_scan *s)
+wait_for_turn(struct worker *w)
 {
 	const struct timeval at_once = {0};
 
-	(void)event_add(&s->next, &at_once);
+	if (!TAILQ_EMPTY(&w->scans))
+		(void)event_add(&w->ev_scan, &at_once);
+}
+
+/* The others have their turns first. */
+static void
+go_on(struct worker *w, struct body_scan *s)
+{
+	TAILQ_REMOVE(&w->scans, s, link);
+	TAILQ_INSERT_TAIL(&w->scans, s, link);
+	wait_for_turn(w);
 }
 
 static void
 on_turn(evutil_socket_t fd, short what, void *arg)
 {
-	struct body_scan *s = arg;
+	struct worker *w = arg;
+	struct body_scan *s = TAILQ_FIRST(&w->scans);
 	struct req *req = s->req;
 	void (*scanned)(struct req * req, const char *why) = s->scanned;
 	const char *why = NULL;
@@ -47,7 +59,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	switch (splice_scan_step(s->scan, SCAN_STEP, &why, &at)) {
 	case 1:
-		wait_for_turn(s);
+		go_on(w, s);
 		return;
 	case 0:
 		req->job.text->doc = s->doc;
@@ -57,7 +69,15 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 		break;
 	}
 	scan_end(req);
+	wait_for_turn(w);
 	scanned(req, why);
+}
+
+void
+scan_init(struct worker *w)
+{
+	TAILQ_INIT(&w->scans);
+	event_assign(&w->ev_scan, w->base, -1, 0, on_turn, w);
 }
 
 void
@@ -70,9 +90,9 @@ scan_begin(struct req *req, void (*scanned)(struct req *req, const char *why))
 	s->scanned = scanned;
 	s->doc = MEM_NEW(struct splice);
 	s->scan = splice_scan_new(s->doc, text->body, text->body_len);
-	event_assign(&s->next, req->w->base, -1, 0, on_turn, s);
 	req->scan = s;
-	wait_for_turn(s);
+	TAILQ_INSERT_TAIL(&req->w->scans, s, link);
+	wait_for_turn(req->w);
 }
 
 void
@@ -83,7 +103,9 @@ scan_end(struct req *req)
 	req->scan = NULL;
 	if (s == NULL)
 		return;
-	(void)event_del(&s->next);
+	TAILQ_REMOVE(&req->w->scans, s, link);
+	if (TAILQ_EMPTY(&req->w->scans))
+		(void)event_del(&req->w->ev_scan);
 	splice_scan_free(&s->scan);
 	free(s->doc);
 	free(s);
