@@ -115,8 +115,8 @@ int splice_scan(
 
 /*
  * The same in steps, for a text that would hold up others.  The text stays where it is meanwhile.  A step reads some
- * `bytes`: longer are names of members, and blanks.  It returns 1 if the text goes on, or what splice_scan() returns;
- * then no further step follows.
+ * `bytes`: longer are names of members, numbers, and blanks.  It returns 1 if the text goes on, or what splice_scan()
+ * returns; then no further step follows.
  */
 struct splice_scan;
 struct splice_scan *splice_scan_new(struct splice *s, const char *text, size_t len);
