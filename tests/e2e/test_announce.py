@@ -145,8 +145,10 @@ def test_an_engine_announces_its_own_address_alone(fleet):
 
 def test_a_flood_of_engines_is_bounded(fleet):
     r, _, _, said = fleet
+    (former,) = r.children("notifier")
     r.change(pools=[{**r.config["pools"][0], "announce_networks": ["127.0.0.0/8 from 127.0.0.1"]}])
     r.reload()
+    wait("the former notifier, which would refuse them, is gone", lambda: former not in r.children("notifier"))
     for i in range(400):
         said[0].speak(http_address=f"127.0.{1 + i // 200}.{1 + i % 200}:9")
     wait("all counted", lambda: r.metric("announcements_total") + r.metric("announcements_refused_total") == 400)

@@ -345,6 +345,7 @@ def other_values(r):
         "announce.listen": f"tcp://127.0.0.1:{free_port()}", "announce.forget": "11s", "shared_memory.max_workers": 17,
         "shared_memory.max_endpoints": 65, "shared_memory.max_pools": 17, "shared_memory.flags_per_worker": 128,
         "shared_memory.queue": 1000, "shared_memory.clients": 4104, "shared_memory.max_api_keys": 1000, "shared_memory.prefix_index": "1MiB",
+        "shared_memory.recent_requests": 1000, "shared_memory.running_requests": 100,
         "api_keys_file": no_keys(r), "watch": True, "pools": [pool]}
 
 
