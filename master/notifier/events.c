@@ -596,6 +596,16 @@ read_live(struct events *e, uint32_t ep)
 	kv_counts_put(e->seg, ep, &s->counts);
 }
 
+/* One publisher that fills every turn does not shut out the others: they have their turn among the hot ones. */
+static void
+read_ready(struct events *e, uint32_t ep)
+{
+	if (e->left > 0)
+		read_live(e, ep);
+	else if (e->subs[ep].zmq != NULL)
+		set_hot(e, &e->subs[ep], true);
+}
+
 static void
 read_replay(struct events *e, uint32_t ep, uint32_t rank)
 {
@@ -674,8 +684,8 @@ events_take(struct events *e)
 	read_hot(e);
 	read_replays(e);
 	n = epoll_wait(e->epoll, ready, READY, 0);
-	for (int i = 0; i < n && e->left > 0; i++)
+	for (int i = 0; i < n; i++)
 		if (ready[i].data.u64 != WAKES)
-			read_live(e, (uint32_t)ready[i].data.u64);
+			read_ready(e, (uint32_t)ready[i].data.u64);
 	return e->nhot > 0 || n == READY || e->left <= 0;
 }
