@@ -271,6 +271,7 @@ subscribe(struct events *e, uint32_t ep)
 	struct sub *s = &e->subs[ep];
 
 	s->ranks = mem_array(s->source.ranks, sizeof(*s->ranks));
+	s->followed = true; /* perhaps: by a predecessor that was killed */
 	await(s, clock_ms(), SILENT_MS);
 	connect_all(e, ep);
 	log_info("subscribed to KV events", LOG_S("address", s->source.events),

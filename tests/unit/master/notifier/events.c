@@ -9,6 +9,7 @@
 #include "shm/base/clock.h"
 #include "shm/kv_events.h"
 #include "shm/load.h"
+#include "shm/prefix.h"
 #include "tests/unit/shm/fixture.h"
 
 #define WAIT_MS 10000
@@ -121,4 +122,16 @@ Test(notifier_events, a_flood_of_one_publisher_does_not_shut_out_another)
 	cr_expect_eq(bad_of(1), before + 1);
 	(void)zmq_close(flood);
 	(void)zmq_close(quiet);
+}
+
+Test(notifier_events, a_silent_publisher_is_not_followed_because_a_killed_predecessor_did)
+{
+	struct kv_source s = source_at(2, "tcp://127.0.0.1:9");
+	uint64_t held;
+
+	prefix_follow(seg, 2, 100, 100);
+	cr_assert(prefix_held(seg, 2, &held));
+	kv_source_put(seg, 2, &s);
+	(void)events_take(events);
+	cr_expect_not(prefix_held(seg, 2, &held));
 }
