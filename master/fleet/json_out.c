@@ -16,7 +16,8 @@ json_out_text(const char *text)
 
 	for (size_t left = strlen(text), n; left > 0; p += n, left -= n) {
 		n = utf8_seq(p, left);
-		if (n > 0)
+		/* json-c escapes C0 and no other controls; a terminal obeys those, too */
+		if (n > 0 && (*p < 0x20 || !utf8_is_control(p)))
 			membuf_add(&clean, p, n);
 		else
 			membuf_add(&clean, UTF8_REPLACEMENT, strlen(UTF8_REPLACEMENT));
