@@ -22,12 +22,17 @@ member(struct json_object *o, const char *key)
 	return value;
 }
 
+/* For one row of the screen: clients choose models and ids, and a line feed would begin another row. */
 static char *
 text_of(struct json_object *o, const char *key)
 {
 	struct json_object *value = member(o, key);
+	char *text = must(strdup(value != NULL ? json_object_get_string(value) : ""));
 
-	return must(strdup(value != NULL ? json_object_get_string(value) : ""));
+	for (char *p = text; *p != '\0'; p++)
+		if ((unsigned char)*p < ' ' || *p == 0x7f)
+			*p = '?';
+	return text;
 }
 
 static uint64_t

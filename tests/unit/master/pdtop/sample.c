@@ -58,6 +58,17 @@ Test(pdtop, engines_and_totals)
 	sample_free(&s);
 }
 
+Test(pdtop, a_text_of_a_client_stays_in_its_row)
+{
+	struct sample s = parse(
+		"{\"requests\":[{\"id\":\"a\\u001b[2J\",\"state\":\"decode\",\"model\":\"m\\nup\\u007f\"}]}");
+
+	cr_assert_eq(s.nrequests, 1);
+	cr_expect_str_eq(s.requests[0].id, "a?[2J");
+	cr_expect_str_eq(s.requests[0].model, "m?up?");
+	sample_free(&s);
+}
+
 Test(pdtop, percentiles)
 {
 	char text[8192] = "{\"requests\":[";
