@@ -37,9 +37,10 @@
 #define MESSAGE_BYTES 512    /* what a message costs at least, in the same measure */
 #define FRAMES 3             /* topic, number, batch; of a replay: empty, number, batch */
 #define SOURCES_MS 500
-#define REPLAY_MS 5000    /* the publisher answers between two batches, within 100 ms */
-#define GAP_MAX (1 << 20) /* messages: a wider gap counts as this one */
-#define UNFOLLOW_MS 60000 /* after so long a silence the router's own estimates count again */
+#define REPLAY_MS 5000     /* the publisher answers between two batches, within 100 ms */
+#define REPLAY_EACH_MS 200 /* between two of a rank: libzmq takes its time to end a socket */
+#define GAP_MAX (1 << 20)  /* messages: a wider gap counts as this one */
+#define UNFOLLOW_MS 60000  /* after so long a silence the router's own estimates count again */
 #define SILENT_MS 3000
 #define SILENT_MAX_MS 300000
 #define RECONNECT_MS 100
@@ -51,6 +52,7 @@ struct rank {
 	uint64_t next;               /* number of the next message */
 	void *replay;                /* NULL: none is under way */
 	uint64_t from, to, until_ms; /* what it is to bring, and when it is given up */
+	uint64_t next_ms;            /* there is none before */
 };
 
 struct sub {
@@ -444,16 +446,18 @@ receive(struct events *e, void *zmq, zmq_msg_t part[FRAMES])
 	return n;
 }
 
-/* Asks for the messages from..to-1 of a rank.  False: it cannot, or another replay is under way. */
+/* Asks for the messages from..to-1 of a rank.  False: it cannot, or another replay is under way or has just ended. */
 static bool
 ask_replay(struct events *e, uint32_t ep, uint32_t rank, uint64_t from, uint64_t to)
 {
 	struct sub *s = &e->subs[ep];
 	struct rank *r = &s->ranks[rank];
+	const uint64_t now_ms = clock_ms();
 	uint8_t number[8];
 
-	if (s->source.replay[0] == '\0' || r->replay != NULL)
+	if (s->source.replay[0] == '\0' || r->replay != NULL || now_ms < r->next_ms)
 		return false;
+	r->next_ms = now_ms + REPLAY_EACH_MS;
 	r->replay = open_socket(e, ZMQ_DEALER, s->source.replay, WAKES);
 	if (r->replay == NULL)
 		return false;
@@ -462,7 +466,7 @@ ask_replay(struct events *e, uint32_t ep, uint32_t rank, uint64_t from, uint64_t
 		number[i] = (uint8_t)(from >> 8 * (7 - i));
 	r->from = from;
 	r->to = to;
-	r->until_ms = clock_ms() + REPLAY_MS;
+	r->until_ms = now_ms + REPLAY_MS;
 	/* the empty part stands for the envelope of a REQ socket, which the publisher expects */
 	if (connect_rank(r->replay, s->source.replay, rank) != 0 ||
 		zmq_send(r->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) == -1 ||

@@ -124,6 +124,74 @@ Test(notifier_events, a_flood_of_one_publisher_does_not_shut_out_another)
 	(void)zmq_close(quiet);
 }
 
+/* Whether the publisher is asked for a replay, in the next tenth of a second; it has none. */
+static bool
+is_asked(void *replay)
+{
+	const uint64_t end_ms = clock_ms() + 100;
+	uint8_t who[64];
+	int n;
+
+	do {
+		(void)events_take(events);
+		n = zmq_recv(replay, who, sizeof(who), ZMQ_DONTWAIT);
+		(void)usleep(500);
+	} while (n <= 0 && clock_ms() < end_ms);
+	if (n <= 0)
+		return false;
+	(void)zmq_recv(replay, NULL, 0, 0);
+	(void)zmq_recv(replay, NULL, 0, 0);
+	(void)zmq_send(replay, who, (size_t)n, ZMQ_SNDMORE);
+	(void)zmq_send(replay, "", 0, ZMQ_SNDMORE);
+	(void)zmq_send(replay, "\xff\xff\xff\xff\xff\xff\xff\xff", 8, ZMQ_SNDMORE);
+	(void)zmq_send(replay, "", 0, 0);
+	return true;
+}
+
+/* A batch without events. */
+static void
+publish_number(void *pub, uint8_t number)
+{
+	const uint8_t bytes[8] = {[7] = number};
+
+	(void)zmq_send(pub, "", 0, ZMQ_SNDMORE);
+	(void)zmq_send(pub, bytes, sizeof(bytes), ZMQ_SNDMORE);
+	(void)zmq_send(pub, "\x92\x00\x90", 3, 0);
+}
+
+Test(notifier_events, gap_after_gap_makes_no_socket_after_socket)
+{
+	void *pub = publisher(0), *replay = zmq_socket(ctx, ZMQ_ROUTER);
+	uint64_t begun_ms, took_ms = UINT64_MAX;
+	struct kv_source s;
+	uint64_t seq = 0;
+	size_t n = sizeof(s.replay);
+	bool again = true;
+
+	cr_assert_eq(zmq_bind(replay, "tcp://127.0.0.1:*"), 0);
+	cr_assert(kv_source_get(seg, 0, &seq, &s));
+	cr_assert_eq(zmq_getsockopt(replay, ZMQ_LAST_ENDPOINT, s.replay, &n), 0);
+	kv_source_put(seg, 0, &s);
+	until_read(pub, 0);
+	publish_number(pub, 0);
+	for (uint8_t i = 1; i < 20 && took_ms >= 150; i++) { /* a busy machine is too slow */
+		begun_ms = clock_ms();
+		publish_number(pub, (uint8_t)(10 * i));
+		cr_assert(is_asked(replay));
+		(void)usleep(5000);
+		(void)events_take(events); /* the end of the replay */
+		publish_number(pub, (uint8_t)(10 * i + 5));
+		(void)usleep(5000);
+		(void)events_take(events); /* the next gap */
+		took_ms = clock_ms() - begun_ms;
+		again = is_asked(replay);
+		(void)usleep(300000);
+	}
+	cr_expect(took_ms < 150 && !again);
+	(void)zmq_close(pub);
+	(void)zmq_close(replay);
+}
+
 Test(notifier_events, a_silent_publisher_is_not_followed_because_a_killed_predecessor_did)
 {
 	struct kv_source s = source_at(2, "tcp://127.0.0.1:9");
