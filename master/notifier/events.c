@@ -497,15 +497,17 @@ follow_number(struct events *e, uint32_t ep, uint32_t rank, uint64_t n)
 	r->next = n + 1;
 }
 
+/* Ranks are numbered over all hosts, and an endpoint may be of some of them: of rank 3 alone, or of ranks 8 to 15. */
 static bool
 read_batch(struct events *e, struct sub *s, zmq_msg_t *msg, struct kv_batch *batch, struct sum *sum)
 {
 	*sum = (struct sum){.block_tokens = s->block_tokens};
-	if (kv_events_read(zmq_msg_data(msg), zmq_msg_size(msg), batch, add_event, sum) &&
-		batch->rank < s->source.ranks)
-		return true;
-	bad(e, s, 1);
-	return false;
+	if (!kv_events_read(zmq_msg_data(msg), zmq_msg_size(msg), batch, add_event, sum)) {
+		bad(e, s, 1);
+		return false;
+	}
+	batch->rank %= s->source.ranks;
+	return true;
 }
 
 static void

@@ -192,6 +192,27 @@ Test(notifier_events, gap_after_gap_makes_no_socket_after_socket)
 	(void)zmq_close(replay);
 }
 
+Test(notifier_events, the_only_rank_of_an_endpoint_may_be_any_rank_of_its_engine)
+{
+	static const uint8_t batch[] = {0x93, 0, 0x90, 3}, number[8] = {[7] = 1};
+	void *pub = publisher(0);
+	struct kv_counts c = {0};
+	uint64_t before;
+
+	until_read(pub, 0);
+	before = bad_of(0);
+	(void)zmq_send(pub, "", 0, ZMQ_SNDMORE);
+	(void)zmq_send(pub, number, sizeof(number), ZMQ_SNDMORE);
+	(void)zmq_send(pub, batch, sizeof(batch), 0);
+	for (unsigned i = 0; i < WAIT_MS && c.messages == 0 && c.bad <= before; i++) {
+		(void)usleep(1000);
+		(void)events_take(events);
+		(void)kv_counts_get(seg, 0, &c);
+	}
+	cr_expect(c.messages == 1 && c.bad == before);
+	(void)zmq_close(pub);
+}
+
 Test(notifier_events, a_silent_publisher_is_not_followed_because_a_killed_predecessor_did)
 {
 	struct kv_source s = source_at(2, "tcp://127.0.0.1:9");
