@@ -76,8 +76,9 @@ struct events {
 	void *ctx;
 	void *first; /* a socket without a peer: with the first socket libzmq begins its threads, before the sandbox */
 	int epoll;
-	uint32_t nhot, nreplays, first_hot; /* first_hot: whose turn it is among them */
-	int64_t left;                       /* of TURN_BYTES */
+	uint32_t nhot, nreplays;
+	uint32_t first_hot, first_replay; /* whose turn it is among them */
+	int64_t left;                     /* of TURN_BYTES */
 	uint64_t sources_ms;
 	struct sub subs[]; /* [max_endpoints] */
 };
@@ -663,9 +664,13 @@ read_hot(struct events *e)
 static void
 read_replays(struct events *e)
 {
-	for (uint32_t ep = 0; e->nreplays > 0 && ep < e->seg->hdr->max_endpoints; ep++) {
+	const uint32_t n = e->seg->hdr->max_endpoints;
+
+	for (uint32_t k = 0; e->nreplays > 0 && e->left > 0 && k < n; k++) {
+		const uint32_t ep = e->first_replay;
 		struct sub *s = &e->subs[ep];
 
+		e->first_replay = (ep + 1) % n;
 		for (uint32_t i = 0; s->ranks != NULL && i < s->source.ranks; i++)
 			if (s->ranks[i].replay != NULL)
 				read_replay(e, ep, i);
@@ -687,9 +692,11 @@ events_take(struct events *e)
 		}
 		give_replays_up(e, now_ms);
 	}
-	e->left = TURN_BYTES;
-	read_hot(e);
+	/* neither a flood of live messages nor one of replayed ones takes all of the turn */
+	e->left = TURN_BYTES / 2;
 	read_replays(e);
+	e->left += TURN_BYTES / 2;
+	read_hot(e);
 	n = epoll_wait(e->epoll, ready, READY, 0);
 	for (int i = 0; i < n; i++)
 		if (ready[i].data.u64 != WAKES)
