@@ -13,9 +13,10 @@
 #include "tests/unit/shm/fixture.h"
 
 #define WAIT_MS 10000
-#define FLOOD 100         /* messages before each turn: more than it reads of a publisher */
+#define FLOOD 200         /* messages before each turn: more than it reads of a publisher */
 #define FLOOD_BYTES 20000 /* so that these fill the turn */
 #define TURNS 100
+#define TURN_US 10000
 
 static void *ctx;
 static struct events *events;
@@ -116,7 +117,7 @@ Test(notifier_events, a_flood_of_one_publisher_does_not_shut_out_another)
 	for (unsigned i = 0; i < TURNS && bad_of(1) == before; i++) {
 		for (unsigned k = 0; k < FLOOD; k++)
 			publish(flood, FLOOD_BYTES);
-		(void)usleep(2000); /* libzmq's thread fills its queue */
+		(void)usleep(TURN_US); /* libzmq's thread fills its queue */
 		(void)events_take(events);
 	}
 	cr_expect_eq(bad_of(1), before + 1);
@@ -238,7 +239,7 @@ Test(notifier_events, a_flood_of_one_publisher_does_not_shut_out_the_replay_of_a
 	for (unsigned i = 0; i < TURNS && replayed_of(1) == 0; i++) {
 		for (unsigned k = 0; k < FLOOD; k++)
 			publish(flood, FLOOD_BYTES);
-		(void)usleep(2000);
+		(void)usleep(TURN_US);
 		(void)events_take(events);
 	}
 	cr_expect_eq(replayed_of(1), 1);
