@@ -298,7 +298,7 @@ install: all
 	$(call places,etc/monitoring/*,$(DOC)/monitoring)
 	sed 's,\.\./etc/docs/,,g' systemd/README.md >$(DOC)/systemd.md && chmod 644 $(DOC)/systemd.md
 	for s in 5 7 8; do install -d $(DESTDIR)$(PREFIX)/share/man/man$$s && $(call places,etc/man/*.$$s,$(DESTDIR)$(PREFIX)/share/man/man$$s); done
-	ln -sf pdctl.8 $(DESTDIR)$(PREFIX)/share/man/man8/pdfleet.8
+	for p in pdfleet pdtop; do ln -sf pdctl.8 $(DESTDIR)$(PREFIX)/share/man/man8/$$p.8; done
 	test -e $(DESTDIR)/etc/pdrouter/pdrouter.yaml || install -m 644 etc/pdrouter-minimal.yaml $(DESTDIR)/etc/pdrouter/pdrouter.yaml
 	$(if $(wildcard etc/completion),install -D -m 644 etc/completion/pdctl.bash $(DESTDIR)$(BASHDIR)/pdctl)
 	$(if $(wildcard etc/completion),install -D -m 644 etc/completion/_pdctl $(DESTDIR)$(ZSHDIR)/_pdctl)

@@ -15,6 +15,7 @@ import time
 import urllib.parse
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAMS = ["pdctl", "pdfleet", "pdrouter", "pdtop"]
 SHIPPED = ["master", "worker", "shm", "proto"]
 # of the compiler and the C library: what they bring is not listed by header
 TOOLCHAIN = ("libc6-dev", "linux-libc-dev", "libgcc-")
@@ -84,8 +85,8 @@ def library(package):
 
 
 def document(version, folder):
-    programs = sorted(p for p in glob.glob(f"{folder}/pd*") if p.rsplit("/", 1)[-1] in ("pdrouter", "pdctl", "pdfleet"))
-    if len(programs) != 3:
+    programs = [f"{folder}/{name}" for name in PROGRAMS]
+    if not all(map(os.path.exists, programs)):
         raise SystemExit(f"sbom.py: {folder} has not all programs")
     direct, indirect = set(), set()
     for p in programs:
