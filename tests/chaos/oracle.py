@@ -177,7 +177,8 @@ class Oracle:
         # its client had its end, and what was to free the KV of a failed attempt, or for one that had gone, died with a worker
         born, last = held["born"], ended[-1]
         failed = last["reason"] != "ok" or last["attempt"] not in held["request_id"]
-        return any(born <= at <= born + CLEANUP for at in self.storm.killed.values()) and (failed or client in self.clients.gone)
+        within = CLEANUP + self.storm.longest_shed()  # engines without room are not asked to free blocks
+        return any(born <= at <= born + within for at in self.storm.killed.values()) and (failed or client in self.clients.gone)
 
     async def recovered(self):
         """Fair weather again: nobody is left out, and nobody gets an error."""

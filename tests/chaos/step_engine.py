@@ -80,7 +80,7 @@ async def shed(storm):
     first = storm.engine()
     if first is None:
         return
-    seconds, status = storm.lasting(2, max(5, storm.until / 10)), storm.rng.choice((429, 503))
+    seconds, status = storm.lasting(2, storm.longest_shed()), storm.rng.choice((429, 503))
     says = {"Retry-After": "1"} if status == 503 or storm.rng.random() < 0.5 else {}
     fault = {"kind": "status", "status": status, "headers": says, "count": -1}
     for e in storm.fleet.engines:

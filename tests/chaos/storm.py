@@ -46,6 +46,10 @@ class Storm:
         if not task.cancelled() and task.exception() is not None:
             self.log.append((round(self.clock(), 3), "a step failed", repr(task.exception())))
 
+    def longest_shed(self):
+        """Seconds for which all engines of a role may have no room."""
+        return max(5, self.until / 10)
+
     def lasting(self, low, high):
         """Seconds that a step may last: at random, and no longer than the storm, so that a short run has long steps too."""
         return max(0.1, min(self.rng.uniform(low, high), self.until - self.clock()))
