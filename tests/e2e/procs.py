@@ -676,3 +676,14 @@ class World:
             return self.saved
         text = "\n".join(f"--- {p.log_path.name}\n{p.log()[-3000:]}" for p in [*self.routers, *self.engines])
         return "\n".join(x for x in text.splitlines() if "shared memory" not in x and "pdrouter starts" not in x)
+
+
+def again(world, r, sig=signal.SIGTERM, **keys):
+    """Ends the router and starts it with the same configuration."""
+    if sig == signal.SIGTERM:
+        r.check()
+    else:
+        r.stop(sig)
+        world.routers.remove(r)
+    r.config.pop("listen"), r.config.pop("control_socket")
+    return world.router(**{**r.config, **keys})

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from procs import BIN, MODEL, ROOT, Load, wait
+from procs import BIN, MODEL, ROOT, Load, again, wait
 from test_upgrade import Instances
 
 
@@ -32,16 +32,6 @@ def shares(r, d, n):
     for _ in range(n):
         assert r.complete(max_tokens=1).status == 200
     return [asked(e) - b for e, b in zip(d, before)]
-
-
-def restart(world, r, sig=signal.SIGTERM):
-    if sig == signal.SIGTERM:
-        r.check()
-    else:
-        r.stop(sig)
-        world.routers.remove(r)
-    r.config.pop("listen"), r.config.pop("control_socket")
-    return world.router(**r.config).wait_all_up()
 
 
 def test_a_weight_counts_at_once_in_all_workers(world):
@@ -69,7 +59,7 @@ def test_a_weight_outlives_reload_and_restart_until_the_configuration_has_anothe
     r.reload(client={"id_header": "X-A"})
     assert shown(r, d[0].url)["weight"] == 9
     for sig in (signal.SIGTERM, signal.SIGKILL):
-        r = restart(world, r, sig)
+        r = again(world, r, sig).wait_all_up()
         assert shown(r, d[0].url)["weight"] == 9 and r.metric("endpoint_weight", engine=d[0].url) == 9
     r.reload(pools=[world.pool(p, [{"url": d[0].url, "weight": 3}, d[1]])])
     assert shown(r, d[0].url)["weight"] == 3

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from nameserver import NameServer
-from procs import BIN, SLOW, Load, wait
+from procs import BIN, SLOW, Load, again, wait
 from test_discovery import P, at_one_port, dns_router, entries, file_router, replace
 
 
@@ -26,17 +26,6 @@ def said(r, *args):
     done = r.ctl(*args)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def again(world, r, sig=signal.SIGTERM, **keys):
-    """Ends the router and starts it with the same configuration."""
-    if sig == signal.SIGTERM:
-        r.check()
-    else:
-        r.stop(sig)
-        world.routers.remove(r)
-    r.config.pop("listen"), r.config.pop("control_socket")
-    return world.router(**{**r.config, **keys})
 
 
 def served(r):
