@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/base/clock.h"
 #include "tests/unit/shm/fixture.h"
 
 #define SLOT 1u
@@ -44,8 +45,8 @@ Test(shm_usage, a_process_says_what_it_uses)
 	cr_assert_geq(said.fds, 3);
 	cr_assert_eq(getrlimit(RLIMIT_NOFILE, &rl), 0);
 	cr_assert_eq(said.max_fds, rl.rlim_cur == RLIM_INFINITY ? 0 : rl.rlim_cur);
-	cr_assert_leq(said.start_ms / 1000, (uint64_t)time(NULL));
-	cr_assert_geq(said.start_ms / 1000 + 60, (uint64_t)time(NULL));
+	cr_assert_leq(said.start_ms, clock_wall_us() / 1000);
+	cr_assert_geq(said.start_ms + 60000, clock_wall_us() / 1000);
 }
 
 Test(shm_usage, its_own_count_stands_in_for_the_kernels)

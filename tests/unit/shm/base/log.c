@@ -34,15 +34,17 @@ static const char *
 timeless(const char *text)
 {
 	struct tm tm = {.tm_year = 0};
-	time_t now = time(NULL), then;
+	struct timespec now; /* time(2) is behind the clock of the line for some ms of each second */
+	time_t then;
 	const char *end = strptime(text, "ts=%Y-%m-%dT%H:%M:%S.", &tm);
 
 	if (end == NULL)
 		return text;
+	(void)clock_gettime(CLOCK_REALTIME, &now);
 	cr_assert_eq(strspn(end, "0123456789"), 3, "%s", text);
 	cr_assert_eq(strncmp(end + 3, "Z ", 2), 0, "%s", text);
 	then = timegm(&tm);
-	cr_assert(now - 60 < then && then <= now, "%s", text);
+	cr_assert(now.tv_sec - 60 < then && then <= now.tv_sec, "%s", text);
 	return end + 5;
 }
 
