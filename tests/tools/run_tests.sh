@@ -62,6 +62,20 @@ unit() { # PROGRAM
 export -f unit
 export reports
 
+# The one unit test that failed, by an assertion and by nothing else, passes if its program passes alone, twenty times in a
+# row.  It is shown as UNSTEADY, to be mended, and counts among the most_unsteady of the run.
+unsteady_unit() { # VARIANT DIRECTORY LOG
+	local said prog turn
+	said=$(grep -lE '^[0-9]+ 1$' "$2"/*) && [ ${#unsteady[@]} -lt $most_unsteady ] || return 1
+	prog=$(head -n 1 "$said")
+	grep -q 'Failing: 1 | Crashing: 0' "$said" && ! grep -qE "$reports|or a report above" "$said" || return 1
+	for ((turn = 0; turn < 20; turn++)); do
+		timeout 300 "$prog" >"$3.again" 2>&1 && ! grep -qE "$reports" "$3.again" || return 1
+	done
+	unsteady+=("$prog, $1: $3")
+	grep -E '^\[(----|FAIL)\]' "$said" | cut -c1-400 | sed 's/^/    /'
+}
+
 # All of them, as many at a time as there are CPUs.
 units() { # VARIANT
 	local dir=$logs/unit-$1 log=$logs/unit-$1.log from=$SECONDS prog out ok no lost=0
@@ -74,6 +88,9 @@ units() { # VARIANT
 		printf '%s %s\n' "$(tail -n 1 "$out" | cut -d' ' -f2)" "$out"
 	done | sort -n | cut -d' ' -f2- | xargs cat >"$log"
 	read -r ok no < <(tail -qn 1 "$dir"/* | awk '{ ok += $1; no += $2 } END { print ok + 0, no + 0 }')
+	if [ $((no + lost)) -eq 1 ] && unsteady_unit "$1" "$dir" "$log"; then
+		ok=$((ok + 1)) no=0
+	fi
 	count "$ok" $((no + lost)) "unit tests, $1" "$log" $((SECONDS - from))
 }
 
@@ -211,8 +228,9 @@ echo
 for one in "${unsteady[@]}"; do
 	echo "UNSTEADY $one"
 done
-for one in "${bad[@]}"; do
+for one in "${bad[@]}"; do # once more what it was: who reads the end of a long output sees it
 	echo "FAILED $one"
+	grep -aE '^\[(----|FAIL|CRASH)|^FAILED |^E  |ERROR: |runtime error:' "${one##*: }" | cut -c1-200 | head -n 12 | sed 's/^/    /'
 done
 echo "all of it took $((SECONDS - began)) s"
 echo "$passed passed, $failed failed"
