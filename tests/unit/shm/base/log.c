@@ -34,12 +34,13 @@ static const char *
 timeless(const char *text)
 {
 	struct tm tm = {.tm_year = 0};
-	struct timespec now; /* time(2) is behind the clock of the line for some ms of each second */
+	struct timespec now;
 	time_t then;
 	const char *end = strptime(text, "ts=%Y-%m-%dT%H:%M:%S.", &tm);
 
 	if (end == NULL)
 		return text;
+	/* time(2) is behind this clock, which is the line's, for some ms of each second */
 	(void)clock_gettime(CLOCK_REALTIME, &now);
 	cr_assert_eq(strspn(end, "0123456789"), 3, "%s", text);
 	cr_assert_eq(strncmp(end + 3, "Z ", 2), 0, "%s", text);
