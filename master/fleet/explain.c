@@ -10,6 +10,7 @@
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
 #include "master/fleet/json_out.h"
+#include "master/fleet/slots.h"
 #include "shm/bar.h"
 #include "shm/base/clock.h"
 #include "shm/base/decimal.h"
@@ -23,7 +24,8 @@ struct query {
 	struct fleet *fleet;
 	const struct table *table;
 	const struct table_pool *pool;
-	uint32_t model; /* its number in the pool */
+	uint32_t model;                  /* its number in the pool */
+	const struct endpoint **engines; /* slots_map(): each engine is looked at once */
 	const char *name;
 	uint64_t tokens; /* of the prompt; 0: not known */
 	uint64_t groups; /* that may be chosen */
@@ -35,7 +37,7 @@ struct query {
 struct answer {
 	const struct table_pick *pick;
 	const struct table_endpoint *te;
-	const struct endpoint *ep; /* NULL: it is no longer configured */
+	const struct endpoint *ep; /* NULL: its slot is free again */
 	struct ep_view view;
 	enum bar bar;
 	bool short_context; /* fact: the prompt is longer than its context */
@@ -44,15 +46,6 @@ struct answer {
 };
 
 /* --- what is so --------------------------------------------------------------------------- */
-
-static const struct endpoint *
-endpoint_at(const struct fleet *f, uint32_t slot)
-{
-	for (size_t i = 0; i < f->norder; i++)
-		if (f->order[i]->engine.slot == slot)
-			return f->order[i];
-	return NULL;
-}
 
 static double
 weight_now(const struct query *q, const struct answer *a)
@@ -71,7 +64,7 @@ answer_of(const struct query *q, enum role role, const struct table_pick *pick)
 	const bool tokens = q->pool->load[role] == LOAD_TOKENS;
 	struct answer a = {.pick = pick, .te = &q->table->endpoints[pick->endpoint]};
 
-	a.ep = endpoint_at(q->fleet, pick->slot);
+	a.ep = q->engines[pick->slot];
 	a.view = ep_view(q->fleet->seg, pick->slot, q->now_ms, q->table->foreign_max_age_ms);
 	a.bar = bar_of(pick, &a.view, q->model, q->groups);
 	a.short_context = a.te->max_context != 0 && q->tokens > a.te->max_context;
@@ -172,45 +165,50 @@ add_engine(const struct query *q, const struct answer *a, struct json_object *li
 	(void)json_object_array_add(list, o);
 }
 
-static uint32_t
-count_free(const struct query *q, enum role role)
+/* All engines of a role; the caller frees them. */
+static struct answer *
+answers_of(const struct query *q, enum role role, uint32_t *ret_free)
 {
-	uint32_t n = 0;
+	struct answer *all = mem_array(q->pool->n[role], sizeof(*all));
 
-	for (uint32_t i = 0; i < q->pool->n[role]; i++)
-		n += answer_of(q, role, &q->pool->picks[role][i]).bar == BAR_NONE;
-	return n;
+	*ret_free = 0;
+	for (uint32_t i = 0; i < q->pool->n[role]; i++) {
+		all[i] = answer_of(q, role, &q->pool->picks[role][i]);
+		*ret_free += all[i].bar == BAR_NONE;
+	}
+	return all;
 }
 
 static void
 print_role(const struct query *q, enum role role, struct evbuffer *out)
 {
+	uint32_t nfree;
+	struct answer *all = answers_of(q, role, &nfree);
+
 	(void)evbuffer_add_printf(out,
 		"%s: policy %s, load %s; %" PRIu32 " of %" PRIu32 " can be chosen\n",
 		role_name(role), policy_name(q->pool->policy[role]), load_name(q->pool->load[role]),
-		count_free(q, role), q->pool->n[role]);
-	for (uint32_t i = 0; i < q->pool->n[role]; i++) {
-		const struct answer a = answer_of(q, role, &q->pool->picks[role][i]);
-
-		print_engine(q, &a, out);
-	}
+		nfree, q->pool->n[role]);
+	for (uint32_t i = 0; i < q->pool->n[role]; i++)
+		print_engine(q, &all[i], out);
+	free(all);
 }
 
 static void
 add_role(const struct query *q, enum role role, struct json_object *roles)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	uint32_t nfree;
+	struct answer *all = answers_of(q, role, &nfree);
 
 	json_out_add(o, "policy", policy_name(q->pool->policy[role]));
 	json_out_add(o, "load", load_name(q->pool->load[role]));
-	json_out_number(o, "can_be_chosen", true, count_free(q, role));
-	for (uint32_t i = 0; i < q->pool->n[role]; i++) {
-		const struct answer a = answer_of(q, role, &q->pool->picks[role][i]);
-
-		add_engine(q, &a, list);
-	}
+	json_out_number(o, "can_be_chosen", true, nfree);
+	for (uint32_t i = 0; i < q->pool->n[role]; i++)
+		add_engine(q, &all[i], list);
 	(void)json_object_object_add(o, "engines", list);
 	(void)json_object_object_add(roles, role_name(role), o);
+	free(all);
 }
 
 /* Requests that wait in the pool's queue. */
@@ -300,9 +298,11 @@ explain(struct fleet *f, const char *what, struct evbuffer *out)
 	}
 	if (q.pool->pairing == PAIRING_REQUIRE && q.pool->n[ROLE_PREFILL] > 0)
 		q.groups = groups_of(&q, ROLE_PREFILL) & groups_of(&q, ROLE_DECODE);
+	q.engines = slots_map(f);
 	if (q.json)
 		write_all(&q, out);
 	else
 		print_all(&q, out);
+	free(q.engines);
 	return 0;
 }

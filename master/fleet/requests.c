@@ -9,6 +9,7 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/json_out.h"
+#include "master/fleet/slots.h"
 #include "shm/base/clock.h"
 #include "shm/base/decimal.h"
 #include "shm/base/mem.h"
@@ -25,7 +26,7 @@ struct query {
 	bool ended;        /* those in the rings, too */
 	bool json;
 	uint64_t now_us;
-	const char **urls; /* [max_endpoints]: of the engine in each slot; NULL: there is none */
+	const struct endpoint **engines; /* slots_map(): each engine is looked at once */
 };
 
 struct shown {
@@ -123,15 +124,15 @@ static const char *
 engine_of(const struct query *w, const struct note *n, enum role role)
 {
 	const struct note_engines *e = &n->now.engines;
-	const char *url;
+	const struct endpoint *ep;
 
 	if (e->slot[role] == NOTE_NONE)
 		return NULL;
 	if (e->slot[role] >= w->fleet->seg->hdr->max_endpoints ||
 		(uint32_t)ep_tag(w->fleet->seg, e->slot[role]) != e->tag[role])
 		return "(removed)";
-	url = w->urls[e->slot[role]];
-	return url != NULL ? url : "(removed)";
+	ep = w->engines[e->slot[role]];
+	return ep != NULL ? ep->engine.url : "(removed)";
 }
 
 static const char *
@@ -240,28 +241,12 @@ write_row(const struct query *w, const struct shown *row, struct evbuffer *out, 
 	json_out_write(out, nwritten, o);
 }
 
-/* A thousand engines and ten thousand requests: each engine is looked at once. */
-static const char **
-urls_of(const struct fleet *f)
-{
-	const char **urls = mem_array(f->seg->hdr->max_endpoints, sizeof(*urls));
-	const struct endpoint *ep;
-
-	TAILQ_FOREACH(ep, &f->live, link)
-	if (ep->engine.slot != ENGINE_NO_SLOT)
-		urls[ep->engine.slot] = ep->engine.url;
-	TAILQ_FOREACH(ep, &f->draining, link)
-	if (ep->engine.slot != ENGINE_NO_SLOT)
-		urls[ep->engine.slot] = ep->engine.url;
-	return urls;
-}
-
 static void
 answer(struct query *w, const struct rows *rows, struct evbuffer *out)
 {
 	size_t nwritten = 0;
 
-	w->urls = urls_of(w->fleet);
+	w->engines = slots_map(w->fleet);
 	if (w->json)
 		(void)evbuffer_add_printf(out, "{\"requests\":[");
 	for (size_t i = 0; i < rows->n; i++)
@@ -271,7 +256,7 @@ answer(struct query *w, const struct rows *rows, struct evbuffer *out)
 			print_row(w, &rows->all[i], out);
 	if (w->json)
 		(void)evbuffer_add_printf(out, "]}\n");
-	free(w->urls);
+	free(w->engines);
 }
 
 /* --- the commands ------------------------------------------------------------------------- */

@@ -155,3 +155,25 @@ slots_revive(struct endpoint *ep)
 	ep->dropped = false;
 	state_set(ep, EP_STARTING, false);
 }
+
+/* --- the way back ------------------------------------------------------------------------- */
+
+static void
+map_list(const struct endpoint_list *list, const struct endpoint **map)
+{
+	const struct endpoint *ep;
+
+	TAILQ_FOREACH(ep, list, link)
+	if (ep->engine.slot != ENGINE_NO_SLOT)
+		map[ep->engine.slot] = ep;
+}
+
+const struct endpoint **
+slots_map(const struct fleet *f)
+{
+	const struct endpoint **map = mem_array(f->seg->hdr->max_endpoints, sizeof(*map));
+
+	map_list(&f->live, map);
+	map_list(&f->draining, map);
+	return map;
+}

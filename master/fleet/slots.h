@@ -34,3 +34,6 @@ void slots_reap(struct fleet *f);
 void slots_drop(struct endpoint *ep);
 /* The endpoint is configured again before it was reaped: same slot, same tag, STARTING. */
 void slots_revive(struct endpoint *ep);
+
+/* The endpoint in each slot, draining ones too; NULL: none is there.  [max_endpoints]; the caller frees the array. */
+const struct endpoint **slots_map(const struct fleet *f);
