@@ -282,16 +282,10 @@ ctl_explain(void *arg, const char *what, struct evbuffer *out)
 	return explain(((struct master *)arg)->fleet, what, out);
 }
 
-static int
-ctl_requests(void *arg, const char *what, struct evbuffer *out)
+static struct requests *
+ctl_requests(void *arg, bool find, const char *what, struct evbuffer *out)
 {
-	return requests_list(((struct master *)arg)->fleet, what, out);
-}
-
-static int
-ctl_request(void *arg, const char *what, struct evbuffer *out)
-{
-	return requests_find(((struct master *)arg)->fleet, what, out);
+	return requests_new(((struct master *)arg)->fleet, find, what, out);
 }
 
 static int
@@ -694,7 +688,6 @@ step_control(struct master *m)
 		.preview = ctl_preview,
 		.explain = ctl_explain,
 		.requests = ctl_requests,
-		.request = ctl_request,
 		.log_level = ctl_log_level,
 		.status = ctl_status,
 		.workers = ctl_workers,

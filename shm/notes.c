@@ -237,7 +237,7 @@ note_end(struct notes *n, uint32_t note, const char *id, const char *model, uint
 		put_end(w, end);
 		finish(w);
 		n->ended++;
-		/* after the note.  Pairs with notes_kept() and note_kept(). */
+		/* after the note.  Pairs with notes_ended(). */
 		shm_store_release(&seg_notes(n->seg, n->worker)->ended, n->ended);
 	}
 	if (note != 0)
@@ -318,23 +318,27 @@ note_running(const struct seg *seg, uint32_t worker, uint32_t i, struct note *re
 	       ret->now.state != NOTE_ENDED;
 }
 
-uint32_t
-notes_kept(const struct seg *seg, uint32_t worker)
+uint64_t
+notes_ended(const struct seg *seg, uint32_t worker)
 {
 	/* Pairs with note_end(). */
-	const uint64_t ended = shm_load_acquire(&seg_notes(seg, worker)->ended);
+	return shm_load_acquire(&seg_notes(seg, worker)->ended);
+}
 
+uint32_t
+notes_kept(const struct seg *seg, uint64_t ended)
+{
 	return ended < seg->hdr->kept_requests ? (uint32_t)ended : seg->hdr->kept_requests;
 }
 
 bool
-note_kept(const struct seg *seg, uint32_t worker, uint32_t i, struct note *ret)
+note_ended(const struct seg *seg, uint32_t worker, uint64_t number, struct note *ret)
 {
 	const uint32_t size = seg->hdr->kept_requests;
-	/* Pairs with note_end(). */
-	const uint64_t ended = shm_load_acquire(&seg_notes(seg, worker)->ended);
-	const struct note_words *w = seg_note(
-		seg, worker, seg->hdr->running_requests + (uint32_t)((ended - 1 - i) % size));
 
-	return get(w, ret) && ret->now.state == NOTE_ENDED;
+	if (size == 0 || !get(seg_note(seg, worker,
+				      seg->hdr->running_requests + (uint32_t)((number - 1) % size)),
+				 ret))
+		return false;
+	return ret->now.state == NOTE_ENDED && notes_ended(seg, worker) - number < size;
 }

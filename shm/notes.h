@@ -90,7 +90,9 @@ void note_end(struct notes *n, uint32_t note, const char *id, const char *model,
 uint32_t notes_in_use(const struct seg *seg, uint32_t worker);
 /* False: the note is free, or changes just now. */
 bool note_running(const struct seg *seg, uint32_t worker, uint32_t i, struct note *ret);
-/* Number of notes in the worker's ring. */
-uint32_t notes_kept(const struct seg *seg, uint32_t worker);
-/* The i-th newest.  False: it changes just now, or cannot be. */
-bool note_kept(const struct seg *seg, uint32_t worker, uint32_t i, struct note *ret);
+/* Requests of the worker that have ended, ever: the last one has this number. */
+uint64_t notes_ended(const struct seg *seg, uint32_t worker);
+/* How many of them, the last ones, are in the ring. */
+uint32_t notes_kept(const struct seg *seg, uint64_t ended);
+/* The one of this number.  False: it is no longer there, changes just now, or cannot be. */
+bool note_ended(const struct seg *seg, uint32_t worker, uint64_t number, struct note *ret);

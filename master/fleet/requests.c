@@ -17,16 +17,42 @@
 #include "shm/load.h"
 #include "shm/notes.h"
 
-/* Which notes are wanted. */
-struct query {
+/* What one part does at most. */
+#define PART_NOTES 4096
+#define PART_ROWS 256
+
+/* A request in flight: where its note is. */
+struct place {
+	uint64_t from_us;
+	uint32_t worker, note;
+};
+
+/* The ended requests of a worker: from `next` down to `last` are left. */
+struct ring {
+	uint64_t next, last;
+	bool ready; /* `note` is the one before `next`: the newest that is left */
+	struct note note;
+};
+
+enum phase { LOOK, SHOW, ENDED, OVER };
+
+/* Which notes are wanted, and how far the answer is. */
+struct requests {
 	struct fleet *fleet;
-	const char *id;    /* NULL: all */
+	char *id;          /* NULL: all */
 	uint64_t least_us; /* that a request has taken */
 	uint64_t since_us; /* when it has ended at the earliest */
 	bool ended;        /* those in the rings, too */
 	bool json;
 	uint64_t now_us;
-	const struct endpoint **engines; /* slots_map(): each engine is looked at once */
+	const struct endpoint **engines; /* slots_map(), in a part: each engine is looked at once */
+	enum phase phase;
+	struct place *running; /* LOOK fills it, SHOW shows it */
+	size_t nrunning, room, shown;
+	uint32_t worker, note; /* LOOK: the next one */
+	uint64_t nleft_out;    /* in flight, beyond REQUESTS_RUNNING_MAX */
+	struct ring *rings;    /* ENDED: of each worker */
+	size_t nrows;          /* written */
 };
 
 struct shown {
@@ -34,94 +60,11 @@ struct shown {
 	uint32_t worker;
 };
 
-struct rows {
-	struct shown *all;
-	size_t n, room;
-};
-
-/* --- collecting --------------------------------------------------------------------------- */
-
-/* An id that was longer than a note has room for is compared as far as it was kept. */
-static bool
-is_wanted(const struct query *w, const struct note *n)
-{
-	const uint64_t until = n->now.state == NOTE_ENDED ? n->now.at_us : w->now_us;
-
-	if (n->now.state == NOTE_ENDED && until < w->since_us)
-		return false;
-	return (w->id == NULL || strncmp(w->id, n->id, NOTE_ID - 1) == 0) &&
-	       until >= n->from_us + w->least_us;
-}
-
-static void
-take(struct rows *rows, const struct query *w, const struct note *n, uint32_t worker)
-{
-	if (!is_wanted(w, n))
-		return;
-	if (rows->n == rows->room) {
-		rows->room = rows->room == 0 ? 64 : 2 * rows->room;
-		rows->all = mem_resize(rows->all, rows->room, sizeof(*rows->all));
-	}
-	rows->all[rows->n++] = (struct shown){*n, worker};
-}
-
-/* Requests in flight of a worker that has died are not there. */
-static bool
-serves(const struct seg *seg, uint32_t worker)
-{
-	const struct proc_record *p = &seg->proc_records[worker];
-
-	return p->pid != 0 && (p->state == PROC_READY || p->state == PROC_DRAINING);
-}
-
-static void
-take_worker(struct rows *rows, const struct query *w, uint32_t worker)
-{
-	const struct seg *seg = w->fleet->seg;
-	const uint32_t running = serves(seg, worker) ? notes_in_use(seg, worker) : 0;
-	const uint32_t kept = w->ended ? notes_kept(seg, worker) : 0;
-	struct note n;
-
-	for (uint32_t i = 0; i < running; i++)
-		if (note_running(seg, worker, i, &n))
-			take(rows, w, &n, worker);
-	for (uint32_t i = 0; i < kept; i++)
-		if (note_kept(seg, worker, i, &n))
-			take(rows, w, &n, worker);
-}
-
-/* Those in flight first, the oldest first; then those that have ended, the last first. */
-static int
-compare(const void *pa, const void *pb)
-{
-	const struct note *a = &((const struct shown *)pa)->note,
-			  *b = &((const struct shown *)pb)->note;
-	const bool over_a = a->now.state == NOTE_ENDED, over_b = b->now.state == NOTE_ENDED;
-
-	if (over_a != over_b)
-		return over_a - over_b;
-	if (over_a)
-		return (a->now.at_us < b->now.at_us) - (a->now.at_us > b->now.at_us);
-	return (a->from_us > b->from_us) - (a->from_us < b->from_us);
-}
-
-static struct rows
-collect(const struct query *w)
-{
-	struct rows rows = {0};
-
-	for (uint32_t worker = 0; worker < SLOT_WORKERS(w->fleet->seg); worker++)
-		take_worker(&rows, w, worker);
-	if (rows.n > 0)
-		qsort(rows.all, rows.n, sizeof(*rows.all), compare);
-	return rows;
-}
-
 /* --- one request -------------------------------------------------------------------------- */
 
 /* NULL: it has none.  The slot of an engine that is no longer there has another tag. */
 static const char *
-engine_of(const struct query *w, const struct note *n, enum role role)
+engine_of(const struct requests *w, const struct note *n, enum role role)
 {
 	const struct note_engines *e = &n->now.engines;
 	const struct endpoint *ep;
@@ -136,7 +79,7 @@ engine_of(const struct query *w, const struct note *n, enum role role)
 }
 
 static const char *
-pool_of(const struct query *w, const struct note *n)
+pool_of(const struct requests *w, const struct note *n)
 {
 	const struct seg *seg = w->fleet->seg;
 
@@ -179,7 +122,7 @@ put_count(struct evbuffer *out, const char *key, uint32_t n)
 }
 
 static void
-print_row(const struct query *w, const struct shown *row, struct evbuffer *out)
+print_row(const struct requests *w, const struct shown *row, struct evbuffer *out)
 {
 	const struct note *n = &row->note;
 	const bool over = n->now.state == NOTE_ENDED;
@@ -219,7 +162,7 @@ add_end(struct json_object *o, const struct note *n)
 }
 
 static void
-write_row(const struct query *w, const struct shown *row, struct evbuffer *out, size_t *nwritten)
+write_row(const struct requests *w, const struct shown *row, struct evbuffer *out, size_t *nwritten)
 {
 	const struct note *n = &row->note;
 	const bool over = n->now.state == NOTE_ENDED;
@@ -238,25 +181,206 @@ write_row(const struct query *w, const struct shown *row, struct evbuffer *out, 
 	json_out_number(o, "worker", true, row->worker);
 	if (over)
 		add_end(o, n);
+	if (*nwritten == 0)
+		(void)evbuffer_add_printf(out, "{\"requests\":[");
 	json_out_write(out, nwritten, o);
 }
 
 static void
-answer(struct query *w, const struct rows *rows, struct evbuffer *out)
+write_one(struct requests *w, const struct shown *row, struct evbuffer *out)
 {
-	size_t nwritten = 0;
+	if (w->json) {
+		write_row(w, row, out, &w->nrows);
+		return;
+	}
+	print_row(w, row, out);
+	w->nrows++;
+}
 
+/* An id that was longer than a note has room for is compared as far as it was kept. */
+static bool
+is_wanted(const struct requests *w, const struct note *n)
+{
+	const uint64_t until = n->now.state == NOTE_ENDED ? n->now.at_us : w->now_us;
+
+	if (n->now.state == NOTE_ENDED && until < w->since_us)
+		return false;
+	return (w->id == NULL || strncmp(w->id, n->id, NOTE_ID - 1) == 0) &&
+	       until >= n->from_us + w->least_us;
+}
+
+/* --- those in flight, the oldest first ------------------------------------------------------- */
+
+/* Requests in flight of a worker that has died are not there. */
+static bool
+serves(const struct seg *seg, uint32_t worker)
+{
+	const struct proc_record *p = &seg->proc_records[worker];
+
+	return p->pid != 0 && (p->state == PROC_READY || p->state == PROC_DRAINING);
+}
+
+static void
+remember(struct requests *w, uint64_t from_us)
+{
+	if (w->nrunning == REQUESTS_RUNNING_MAX) {
+		w->nleft_out++;
+		return;
+	}
+	if (w->nrunning == w->room) {
+		w->room = w->room == 0 ? 64 : 2 * w->room;
+		w->running = mem_resize(w->running, w->room, sizeof(*w->running));
+	}
+	w->running[w->nrunning++] = (struct place){from_us, w->worker, w->note};
+}
+
+static int
+compare(const void *pa, const void *pb)
+{
+	const struct place *a = pa, *b = pb;
+
+	return (a->from_us > b->from_us) - (a->from_us < b->from_us);
+}
+
+static void
+look(struct requests *w)
+{
+	const struct seg *seg = w->fleet->seg;
+	struct note n;
+
+	for (int left = PART_NOTES; left > 0 && w->worker < SLOT_WORKERS(seg); left--) {
+		if (!serves(seg, w->worker) || w->note >= notes_in_use(seg, w->worker)) {
+			w->worker++;
+			w->note = 0;
+			continue;
+		}
+		if (note_running(seg, w->worker, w->note, &n) && is_wanted(w, &n))
+			remember(w, n.from_us);
+		w->note++;
+	}
+	if (w->worker < SLOT_WORKERS(seg))
+		return;
+	if (w->nrunning > 0)
+		qsort(w->running, w->nrunning, sizeof(*w->running), compare);
+	w->phase = SHOW;
+}
+
+/* A note may have another request by now. */
+static void
+show(struct requests *w, struct evbuffer *out)
+{
+	struct shown row;
+
+	for (int left = PART_ROWS; left > 0 && w->shown < w->nrunning; left--) {
+		const struct place *p = &w->running[w->shown++];
+
+		row.worker = p->worker;
+		if (note_running(w->fleet->seg, p->worker, p->note, &row.note) &&
+			row.note.from_us == p->from_us && is_wanted(w, &row.note))
+			write_one(w, &row, out);
+	}
+	if (w->shown == w->nrunning)
+		w->phase = ENDED;
+}
+
+/* --- those that have ended, the last first ------------------------------------------------------ */
+
+static void
+begin_rings(struct requests *w)
+{
+	const struct seg *seg = w->fleet->seg;
+
+	w->rings = mem_array(SLOT_WORKERS(seg), sizeof(*w->rings));
+	for (uint32_t i = 0; i < SLOT_WORKERS(seg) && w->ended; i++) {
+		w->rings[i].next = notes_ended(seg, i);
+		w->rings[i].last = w->rings[i].next - notes_kept(seg, w->rings[i].next);
+	}
+}
+
+/* Until the ring's newest wanted note is there, or none is left; looks at `most` notes at most and returns how many. */
+static int
+advance(const struct requests *w, uint32_t worker, int most)
+{
+	struct ring *r = &w->rings[worker];
+	int n = 0;
+
+	while (!r->ready && r->next != r->last && n < most) {
+		n++;
+		if (!note_ended(w->fleet->seg, worker, r->next--, &r->note))
+			continue;
+		r->ready = is_wanted(w, &r->note);
+		if (r->note.now.at_us < w->since_us)
+			r->next = r->last; /* nor are those that ended before it */
+	}
+	return n;
+}
+
+/* The number of the worker whose note comes next; no ring has an unknown one.  UINT32_MAX: there is none. */
+static uint32_t
+newest(const struct requests *w)
+{
+	uint32_t found = UINT32_MAX;
+
+	for (uint32_t i = 0; i < SLOT_WORKERS(w->fleet->seg); i++)
+		if (w->rings[i].ready &&
+			(found == UINT32_MAX ||
+				w->rings[i].note.now.at_us > w->rings[found].note.now.at_us))
+			found = i;
+	return found;
+}
+
+static void
+merge(struct requests *w, struct evbuffer *out)
+{
+	int notes = PART_NOTES;
+
+	if (w->rings == NULL)
+		begin_rings(w);
+	for (uint32_t i = 0; i < SLOT_WORKERS(w->fleet->seg); i++)
+		notes -= advance(w, i, notes);
+	for (int rows = PART_ROWS; rows > 0 && notes > 0; rows--) {
+		const uint32_t i = newest(w);
+
+		if (i == UINT32_MAX) {
+			w->phase = OVER;
+			return;
+		}
+		write_one(w, &(struct shown){w->rings[i].note, i}, out);
+		w->rings[i].ready = false;
+		notes -= advance(w, i, notes);
+	}
+}
+
+static int
+finish(const struct requests *w, struct evbuffer *out)
+{
+	if (w->id != NULL && w->nrows == 0) {
+		(void)evbuffer_add_printf(
+			out, "no request %.100s runs, or is among the last that have ended", w->id);
+		return -1;
+	}
+	if (w->json)
+		(void)evbuffer_add_printf(out, "%s],\"left_out\":%" PRIu64 "}\n",
+			w->nrows > 0 ? "" : "{\"requests\":[", w->nleft_out);
+	else if (w->nleft_out > 0)
+		(void)evbuffer_add_printf(out,
+			"%" PRIu64 " more in flight are left out: use --slower\n", w->nleft_out);
+	return 0;
+}
+
+int
+requests_step(struct requests *w, struct evbuffer *out)
+{
 	w->engines = slots_map(w->fleet);
-	if (w->json)
-		(void)evbuffer_add_printf(out, "{\"requests\":[");
-	for (size_t i = 0; i < rows->n; i++)
-		if (w->json)
-			write_row(w, &rows->all[i], out, &nwritten);
-		else
-			print_row(w, &rows->all[i], out);
-	if (w->json)
-		(void)evbuffer_add_printf(out, "]}\n");
+	if (w->phase == LOOK)
+		look(w);
+	else if (w->phase == SHOW)
+		show(w, out);
+	else
+		merge(w, out);
 	free(w->engines);
+	w->engines = NULL;
+	return w->phase != OVER ? 1 : finish(w, out);
 }
 
 /* --- the commands ------------------------------------------------------------------------- */
@@ -289,50 +413,52 @@ take_ms(const char **at, const char *name, uint64_t *ret_us)
 	return true;
 }
 
-int
-requests_list(struct fleet *f, const char *what, struct evbuffer *out)
+/* NULL, or what is wrong. */
+static const char *
+read_options(struct requests *w, const char *what, bool find)
 {
-	struct query w = {.fleet = f, .now_us = clock_us()};
-	struct rows rows;
 	uint64_t within_us;
 
-	w.json = take_word(&what, "json");
-	w.ended = take_ms(&what, "slower=", &w.least_us);
+	w->json = take_word(&what, "json");
+	if (find) {
+		w->id = mem_strdup(what);
+		w->ended = true;
+		return *what != '\0' ? NULL : "the id of a request is needed";
+	}
+	w->ended = take_ms(&what, "slower=", &w->least_us);
 	if (take_ms(&what, "within=", &within_us)) {
-		w.since_us = w.now_us > within_us ? w.now_us - within_us : 0;
-		w.ended = true;
+		w->since_us = w->now_us > within_us ? w->now_us - within_us : 0;
+		w->ended = true;
 	}
-	if (*what != '\0') {
-		(void)evbuffer_add_printf(
-			out, "slower=MILLISECONDS or within=MILLISECONDS is expected");
-		return -1;
-	}
-	rows = collect(&w);
-	answer(&w, &rows, out);
-	free(rows.all);
-	return 0;
+	return *what == '\0' ? NULL : "slower=MILLISECONDS or within=MILLISECONDS is expected";
 }
 
-int
-requests_find(struct fleet *f, const char *what, struct evbuffer *out)
+struct requests *
+requests_new(struct fleet *f, bool find, const char *what, struct evbuffer *out)
 {
-	struct query w = {.fleet = f, .now_us = clock_us(), .ended = true};
-	struct rows rows;
-	bool found;
+	struct requests *w = MEM_NEW(struct requests);
+	const char *wrong;
 
-	w.json = take_word(&what, "json");
-	w.id = what;
-	if (*what == '\0') {
-		(void)evbuffer_add_printf(out, "the id of a request is needed");
-		return -1;
+	w->fleet = f;
+	w->now_us = clock_us();
+	wrong = read_options(w, what, find);
+	if (wrong != NULL) {
+		(void)evbuffer_add_printf(out, "%s", wrong);
+		requests_free(&w);
 	}
-	rows = collect(&w);
-	found = rows.n > 0;
-	if (found)
-		answer(&w, &rows, out);
-	else
-		(void)evbuffer_add_printf(
-			out, "no request %.100s runs, or is among the last that have ended", what);
-	free(rows.all);
-	return found ? 0 : -1;
+	return w;
+}
+
+void
+requests_free(struct requests **pw)
+{
+	struct requests *w = *pw;
+
+	if (w == NULL)
+		return;
+	free(w->id);
+	free(w->running);
+	free(w->rings);
+	free(w);
+	*pw = NULL;
 }

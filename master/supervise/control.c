@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "master/fleet/requests.h"
 #include "master/supervise/inherit.h"
 #include "master/supervise/unix_socket.h"
 #include "shm/base/clock.h"
@@ -28,6 +29,8 @@
 #define AGAIN_MS 1000 /* delay of accept() after the process had no free descriptor */
 
 #define WAITS_FOR_UPGRADE UINT64_MAX
+#define WAITS_FOR_REQUESTS (UINT64_MAX - 1)
+#define PARTS_BYTES (64u << 10) /* of a long answer: no further part while so much is not written */
 /* Tickets of drains count up from this and the time of the start: above all attempts of reloads, and another instance has
  * others. */
 #define FIRST_TICKET (UINT64_MAX / 2)
@@ -36,9 +39,12 @@ struct client {
 	TAILQ_ENTRY(client) link;
 	struct control *ctl;
 	struct bufferevent *bev;
-	uint64_t waits_for; /* a reload's attempt, a ticket or WAITS_FOR_UPGRADE; 0: nothing */
-	bool ended;         /* the client has closed its side: no command follows */
-	bool closing;       /* the connection is closed when the output is written */
+	uint64_t waits_for;        /* a reload's attempt, a ticket or WAITS_FOR_*; 0: nothing */
+	struct requests *requests; /* of WAITS_FOR_REQUESTS, else NULL */
+	struct event
+		*ev_part; /* pending: the next part of its answer is due; NULL until it is needed */
+	bool ended;       /* the client has closed its side: no command follows */
+	bool closing;     /* the connection is closed when the output is written */
 };
 TAILQ_HEAD(client_list, client);
 
@@ -247,20 +253,65 @@ cmd_explain(struct client *cl, const char *words, struct evbuffer *out)
 	finish(out, text, cl->ctl->hooks.explain(cl->ctl->hooks.arg, words, text));
 }
 
+/* --- an answer in parts --- */
+
 static void
-cmd_requests(struct client *cl, const char *words, struct evbuffer *out)
+part_due(struct client *cl)
+{
+	static const struct timeval now = {0};
+
+	(void)event_add(cl->ev_part, &now);
+}
+
+static void
+on_part(evutil_socket_t fd, short what, void *arg)
+{
+	struct client *cl = arg;
+	struct evbuffer *out = bufferevent_get_output(cl->bev), *text = evbuffer_new();
+	const int r = requests_step(cl->requests, text);
+
+	(void)fd;
+	(void)what;
+	if (r <= 0) {
+		cl->waits_for = 0;
+		requests_free(&cl->requests);
+		finish(out, text, r);
+		return;
+	}
+	(void)evbuffer_add_buffer(out, text);
+	evbuffer_free(text);
+	if (evbuffer_get_length(out) < PARTS_BYTES)
+		part_due(cl);
+}
+
+static void
+begin_requests(struct client *cl, bool find, const char *words, struct evbuffer *out)
 {
 	struct evbuffer *text = evbuffer_new();
 
-	finish(out, text, cl->ctl->hooks.requests(cl->ctl->hooks.arg, words, text));
+	cl->requests = cl->ctl->hooks.requests(cl->ctl->hooks.arg, find, words, text);
+	if (cl->requests == NULL) {
+		finish(out, text, -1);
+		return;
+	}
+	evbuffer_free(text);
+	if (cl->ev_part == NULL)
+		cl->ev_part = evtimer_new(cl->ctl->base, on_part, cl);
+	assert(cl->ev_part != NULL);
+	cl->waits_for = WAITS_FOR_REQUESTS;
+	part_due(cl);
+}
+
+static void
+cmd_requests(struct client *cl, const char *words, struct evbuffer *out)
+{
+	begin_requests(cl, false, words, out);
 }
 
 static void
 cmd_request(struct client *cl, const char *words, struct evbuffer *out)
 {
-	struct evbuffer *text = evbuffer_new();
-
-	finish(out, text, cl->ctl->hooks.request(cl->ctl->hooks.arg, words, text));
+	begin_requests(cl, true, words, out);
 }
 
 static void
@@ -315,8 +366,11 @@ client_end(struct client *cl)
 
 	TAILQ_REMOVE(&c->clients, cl, link);
 	c->nclients--;
-	if (cl->waits_for > FIRST_TICKET && cl->waits_for != WAITS_FOR_UPGRADE)
+	if (cl->waits_for > FIRST_TICKET && cl->waits_for < WAITS_FOR_REQUESTS)
 		c->hooks.forget_drain(c->hooks.arg, cl->waits_for);
+	requests_free(&cl->requests);
+	if (cl->ev_part != NULL)
+		event_free(cl->ev_part);
 	bufferevent_free(cl->bev); /* libevent lets a callback free its own bufferevent */
 	free(cl);
 	accept_again(c);
@@ -340,9 +394,10 @@ run_line(struct client *cl, const char *line)
 		commands[i].run(cl, line[n] == ' ' ? line + n + 1 : "", out);
 		return;
 	}
-	(void)evbuffer_add_printf(out,
-		"ERR unknown command; known: reload, reload dry-run, config diff, upgrade, status, status json, "
-		"workers, check, drain, undrain, in-flight, weight, log-level, explain, requests, request, ping\n");
+	(void)evbuffer_add_printf(out, "ERR unknown command; known: ");
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		(void)evbuffer_add_printf(out, "%s%s", i > 0 ? ", " : "", commands[i].line);
+	(void)evbuffer_add_printf(out, "\n");
 }
 
 /*
@@ -390,6 +445,8 @@ on_written(struct bufferevent *bev, void *arg)
 	(void)bev;
 	if (cl->closing)
 		client_end(cl);
+	else if (cl->waits_for == WAITS_FOR_REQUESTS)
+		part_due(cl);
 	else
 		run_lines(cl);
 }
@@ -418,7 +475,7 @@ control_reloaded(
 		struct evbuffer *out = bufferevent_get_output(cl->bev);
 
 		next = TAILQ_NEXT(cl, link);
-		if (cl->waits_for == 0 || cl->waits_for == WAITS_FOR_UPGRADE ||
+		if (cl->waits_for == 0 || cl->waits_for >= WAITS_FOR_REQUESTS ||
 			(exact ? cl->waits_for != attempt : cl->waits_for > attempt))
 			continue;
 		cl->waits_for = 0;

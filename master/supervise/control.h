@@ -8,7 +8,7 @@
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
  * configuration is in force or refused, an upgrade when the new instance has proven itself or has failed.  Commands may follow each other: each is run when the answer to
- * the one before it is written.
+ * the one before it is written.  A long answer, that to `requests` and `request`, is made in parts, as the client reads it.
  *
  * Process: master.  Bounded: 16 clients, lines of 1 KiB, one answer, 5 s of silence or of not reading.
  */
@@ -23,6 +23,7 @@ struct control;
 struct evbuffer;
 struct event_base;
 struct inherit;
+struct requests;
 
 struct control_hooks {
 	uint64_t (*reload)(void *arg); /* the attempt to wait for; 0: not now */
@@ -32,9 +33,9 @@ struct control_hooks {
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
 	/* Each returns 0, or -1 with the reason in *out. */
 	int (*explain)(void *arg, const char *what, struct evbuffer *out);
-	int (*requests)(void *arg, const char *what, struct evbuffer *out);
-	int (*request)(void *arg, const char *what, struct evbuffer *out);
 	int (*log_level)(void *arg, const char *word, struct evbuffer *out);
+	/* requests_new() */
+	struct requests *(*requests)(void *arg, bool find, const char *what, struct evbuffer *out);
 	void (*status)(void *arg, struct evbuffer *out, bool json);
 	void (*workers)(void *arg, struct evbuffer *out);
 	void (*prefix)(void *arg, struct evbuffer *out);

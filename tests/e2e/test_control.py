@@ -31,11 +31,13 @@ def master_kib(r):
 def test_commands_in_a_row_are_answered_in_order(world):
     r, _, _ = world.pd()
     with control(r) as s:
-        s.sendall(b"ping\nworkers\nwhat\nstatus json\nping\n")
+        s.sendall(b"ping\nworkers\nwhat\nrequests json\nrequests of\nrequests\nrequest x\nstatus json\nping\n")
         s.shutdown(socket.SHUT_WR)
         lines = read_all(s).decode().splitlines()
     assert lines[0] == "OK" and lines[-3].endswith("}") and lines[-2:] == ["OK", "OK"]
-    assert [x[:3] for x in lines if x[:3] in ("OK", "ERR")] == ["OK", "OK", "ERR", "OK", "OK"]
+    assert [x[:3] for x in lines if x[:3] in ("OK", "ERR")] == ["OK", "OK", "ERR", "OK", "ERR", "OK", "ERR", "OK", "OK"]
+    assert {"reload dry-run", "prefix", "request", "ping"} <= set(next(x for x in lines if "unknown" in x).partition("known: ")[2].split(", "))
+    assert '{"requests":[],"left_out":0}' in lines
 
 
 def test_a_group_may_use_it(world):

@@ -92,7 +92,7 @@ Test(notes, a_request_on_its_way)
 		  n.now.engines.tag[ROLE_PREFILL] == 6 && n.now.engines.tag[ROLE_DECODE] == 7);
 	end_it(note, "some-id");
 	cr_expect_not(note_running(seg, 1, 0, &n));
-	cr_assert(note_kept(seg, 1, 0, &n));
+	cr_assert(note_ended(seg, 1, 1, &n));
 	cr_expect_str_eq(n.id, "some-id");
 	cr_expect_str_eq(n.model, "model-of-8");
 }
@@ -106,7 +106,7 @@ Test(notes, a_request_without_room_is_not_in_the_table)
 	note_move(notes, 0, &reads);
 	note_end(notes, 0, "x", "m", 100, &reads, NULL);
 	note_end(notes, 2, "x", "m", 100, &reads, NULL);
-	cr_assert_eq(notes_kept(seg, 1), 0, "the router has answered these by itself");
+	cr_assert_eq(notes_ended(seg, 1), 0, "the router has answered these by itself");
 	cr_assert_eq(begin("y"), 2);
 	cr_assert_eq(begin("y"), 0);
 }
@@ -116,13 +116,15 @@ Test(notes, the_ring_has_the_last_ones)
 	static const char *const ids[] = {"a", "b", "c", "d", "e"};
 	struct note n;
 
-	cr_assert_eq(notes_kept(seg, 1), 0);
+	cr_assert_eq(notes_ended(seg, 1), 0);
 	for (uint32_t i = 0; i < 5; i++) {
 		ended(ids[i]);
-		cr_assert_eq(notes_kept(seg, 1), i < KEPT ? i + 1 : KEPT);
+		cr_assert_eq(notes_ended(seg, 1), i + 1);
+		cr_assert_eq(notes_kept(seg, i + 1), i < KEPT ? i + 1 : KEPT);
 	}
+	cr_expect_not(note_ended(seg, 1, 5 - KEPT, &n), "the fifth is in its place");
 	for (uint32_t i = 0; i < KEPT; i++) {
-		cr_assert(note_kept(seg, 1, i, &n));
+		cr_assert(note_ended(seg, 1, 5 - i, &n));
 		cr_expect_str_eq(n.id, ids[4 - i]);
 	}
 	cr_expect(n.status == 503 && n.queued_ms == 7 && n.first_ms == 8 && n.prompt == 9 &&
@@ -166,7 +168,7 @@ Test(notes, after_a_death)
 	notes = notes_new(seg, 1);
 	cr_assert_eq(notes_in_use(seg, 1), 0);
 	ended("b");
-	cr_assert_eq(notes_kept(seg, 1), 2);
+	cr_assert_eq(notes_ended(seg, 1), 2);
 	cr_assert_eq(begin("next"), 1);
 	cr_assert(note_running(seg, 1, 0, &n));
 	cr_expect_str_eq(n.id, "next");
@@ -183,9 +185,9 @@ Test(notes, a_reader_trusts_nothing)
 	head->high = UINT64_MAX;
 	cr_expect_eq(notes_in_use(seg, 1), RUNNING);
 	head->ended = UINT64_MAX;
-	cr_expect_eq(notes_kept(seg, 1), KEPT);
+	cr_expect_eq(notes_kept(seg, notes_ended(seg, 1)), KEPT);
 	for (uint32_t i = 0; i < KEPT; i++)
-		cr_expect_not(note_kept(seg, 1, i, &n));
+		cr_expect_not(note_ended(seg, 1, UINT64_MAX - i, &n));
 	memset(w->id, 'x', sizeof(w->id));
 	memset(w->states, 'x', sizeof(w->states));
 	cr_assert(note_running(seg, 1, 0, &n));
@@ -208,5 +210,6 @@ Test(notes, none_is_wanted)
 	notes = notes_new(seg, 0);
 	cr_expect_eq(begin("x"), 0);
 	ended("x");
-	cr_expect(notes_kept(seg, 0) == 0 && notes_in_use(seg, 0) == 0);
+	cr_expect(notes_kept(seg, 7) == 0 && !note_ended(seg, 0, 1, &(struct note){0}) &&
+		  notes_in_use(seg, 0) == 0);
 }
