@@ -12,6 +12,7 @@
 #include "master/fleet/keep.h"
 #include "master/probe/learn.h"
 #include "master/probe/scrape.h"
+#include "shm/eject.h"
 #include "shm/base/clock.h"
 
 static void
@@ -84,6 +85,8 @@ add_ejection(struct json_object *o, const struct facts *x)
 		json_out_number(o, "slow_start_percent", true, (uint64_t)x->ramp);
 	json_out_add(o, "ejected", eject_state_name(x->eject));
 	json_out_number(o, "ejected_left_ms", true, x->eject_left_ms);
+	json_out_number(o, "ejections", true,
+		x->has_slot ? eject_count(x->ep->fleet->seg, x->ep->engine.slot) : 0);
 	(void)json_object_object_add(o, "busy", json_object_new_boolean(x->busy));
 	json_out_number(o, "busy_left_ms", true, x->busy_left_ms);
 }

@@ -47,10 +47,10 @@ length_of(struct json_object *list)
 	return json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
 }
 
-/* --- times to the first byte -------------------------------------------------------------- */
+/* --- times -------------------------------------------------------------- */
 
 static void
-firsts_add(struct firsts *f, uint32_t ms)
+times_add(struct times *f, uint32_t ms)
 {
 	if (f->n == f->room) {
 		f->room = f->room == 0 ? 64 : 2 * f->room;
@@ -68,7 +68,7 @@ compare_ms(const void *pa, const void *pb)
 }
 
 static void
-firsts_rank(struct firsts *f)
+times_rank(struct times *f)
 {
 	if (f->n == 0)
 		return;
@@ -130,6 +130,7 @@ take_engines(struct json_object *list, struct sample *s)
 			.in_flight = number_of(o, "in_flight"),
 			.max_inflight = number_of(o, "max_inflight"),
 			.failures = failures_of(o),
+			.ejections = number_of(o, "ejections"),
 		};
 	}
 }
@@ -194,6 +195,17 @@ engine_at(const struct index *x, struct json_object *request, const char *role)
 	return NULL;
 }
 
+/* Between two tokens, on the mean; 0: the answer came as a whole, or its tokens are not known. */
+static uint32_t
+gap_of(struct json_object *o)
+{
+	const uint64_t tokens = number_of(o, "completion_tokens"),
+		       first_ms = number_of(o, "first_ms"), total_ms = number_of(o, "total_ms");
+
+	return tokens > 1 && total_ms > first_ms ? (uint32_t)((total_ms - first_ms) / (tokens - 1))
+						 : 0;
+}
+
 static void
 take_ended(struct json_object *o, const struct index *x, struct sample *s)
 {
@@ -209,11 +221,16 @@ take_ended(struct json_object *o, const struct index *x, struct sample *s)
 		d->tokens_s += tokens_s;
 	if (status != 200)
 		return;
-	firsts_add(&s->firsts, first_ms);
+	times_add(&s->firsts, first_ms);
 	if (p != NULL)
-		firsts_add(&p->firsts, first_ms);
+		times_add(&p->firsts, first_ms);
 	if (d != NULL)
-		firsts_add(&d->firsts, first_ms);
+		times_add(&d->firsts, first_ms);
+	if (gap_of(o) == 0)
+		return;
+	times_add(&s->gaps, gap_of(o));
+	if (d != NULL)
+		times_add(&d->gaps, gap_of(o));
 }
 
 static void
@@ -260,9 +277,12 @@ sample_parse(const char *status, const char *requests, struct sample *ret)
 		take_pools(member(fleet, "pools"), ret);
 		take_requests(member(rq, "requests"), ret);
 		ret->in_flight = ret->nrequests;
-		firsts_rank(&ret->firsts);
-		for (size_t i = 0; i < ret->nengines; i++)
-			firsts_rank(&ret->engines[i].firsts);
+		times_rank(&ret->firsts);
+		times_rank(&ret->gaps);
+		for (size_t i = 0; i < ret->nengines; i++) {
+			times_rank(&ret->engines[i].firsts);
+			times_rank(&ret->engines[i].gaps);
+		}
 	}
 	(void)json_object_put(st);
 	(void)json_object_put(rq);
@@ -280,6 +300,7 @@ sample_free(struct sample *s)
 		free(r->url);
 		free(r->state);
 		free(r->firsts.ms);
+		free(r->gaps.ms);
 	}
 	for (size_t i = 0; i < s->nrequests; i++) {
 		struct request_row *r = &s->requests[i];
@@ -295,6 +316,7 @@ sample_free(struct sample *s)
 	free(s->version);
 	free(s->state);
 	free(s->firsts.ms);
+	free(s->gaps.ms);
 	*s = (struct sample){0};
 }
 
@@ -307,6 +329,8 @@ sample_sort_word(enum sample_sort by)
 		[SORT_IN_FLIGHT] = "in-flight",
 		[SORT_TOKENS] = "tokens/s",
 		[SORT_FIRST] = "p99",
+		[SORT_GAP] = "gap99",
+		[SORT_EJECTIONS] = "ejections",
 		[SORT_FAILURES] = "failures"};
 
 	return words[by];
@@ -332,6 +356,10 @@ figure(const struct engine_row *r, enum sample_sort by)
 		return r->tokens_s;
 	case SORT_FIRST:
 		return r->firsts.p99;
+	case SORT_GAP:
+		return r->gaps.p99;
+	case SORT_EJECTIONS:
+		return (double)r->ejections;
 	case SORT_FAILURES:
 		return (double)r->failures;
 	case SORT_POOL:

@@ -9,8 +9,8 @@
 
 #define SAMPLE_MS 10000 /* of requests that have ended: their times and tokens count */
 
-/* Milliseconds to the first byte, of requests that have ended. */
-struct firsts {
+/* Milliseconds, of requests that have ended. */
+struct times {
 	uint32_t *ms;
 	size_t n, room;
 	uint32_t p50, p99;
@@ -19,9 +19,11 @@ struct firsts {
 struct engine_row {
 	char *pool, *role, *url, *state;
 	uint64_t in_flight, max_inflight; /* 0: no limit */
-	uint64_t failures;
-	double tokens_s; /* of a decode engine */
-	struct firsts firsts;
+	uint64_t failures, ejections;
+	double tokens_s;     /* of a decode engine */
+	struct times firsts; /* to the first byte */
+	struct times
+		gaps; /* of a decode engine: the mean between two tokens of a streamed answer */
 };
 
 struct request_row {
@@ -38,14 +40,23 @@ struct sample {
 	uint64_t uptime_s, in_flight, waiting, queue_size;
 	double requests_s, tokens_s;
 	uint64_t failed; /* requests that have ended with a status of 400 or more, or without one */
-	struct firsts firsts;
+	struct times firsts, gaps;
 };
 
 /* Returns 0 and the caller owns *ret (sample_free), or -1: these are not the answers. */
 int sample_parse(const char *status, const char *requests, struct sample *ret);
 void sample_free(struct sample *s);
 
-enum sample_sort { SORT_POOL, SORT_IN_FLIGHT, SORT_TOKENS, SORT_FIRST, SORT_FAILURES, SORT_N };
+enum sample_sort {
+	SORT_POOL,
+	SORT_IN_FLIGHT,
+	SORT_TOKENS,
+	SORT_FIRST,
+	SORT_GAP,
+	SORT_EJECTIONS,
+	SORT_FAILURES,
+	SORT_N
+};
 const char *sample_sort_word(enum sample_sort by);
 void sample_sort(struct sample *s, enum sample_sort by);
 /* Whether a part of the row's pool, role, URL or state is `text`; "": all. */

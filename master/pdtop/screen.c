@@ -7,8 +7,12 @@
 #include <string.h>
 
 #define HEAD_ROWS 3 /* totals, times, titles */
-#define BAR 12      /* columns of a full bar */
+#define BAR 5       /* columns of a full bar */
 #define WAIT_TENTHS 10
+/* Of 80 columns 17 are for the URL, without its scheme; a wider screen has more. */
+#define NARROW 80
+#define URL_LEAST 17
+#define URL_MOST 40
 
 void
 screen_begin(void)
@@ -71,10 +75,39 @@ colour_of(const char *state)
 		       : (attr_t)COLOR_PAIR(2);
 }
 
+static int
+url_columns(void)
+{
+	const int n = URL_LEAST + (COLS > NARROW ? COLS - NARROW : 0);
+
+	return n < URL_MOST ? n : URL_MOST;
+}
+
+static const char *
+without_scheme(const char *url)
+{
+	const char *at = strstr(url, "://");
+
+	return at != NULL ? at + 3 : url;
+}
+
+/* "-": there is none. */
+static void
+times_text(const struct times *t, char p50[static 16], char p99[static 16])
+{
+	(void)snprintf(p50, 16, "-");
+	(void)snprintf(p99, 16, "-");
+	if (t->n == 0)
+		return;
+	(void)snprintf(p50, 16, "%" PRIu32, t->p50);
+	(void)snprintf(p99, 16, "%" PRIu32, t->p99);
+}
+
 static void
 draw_engine(int row, const struct engine_row *r, uint64_t most)
 {
-	char bar[BAR + 1], count[32], tokens[16] = "-", p50[16] = "-", p99[16] = "-";
+	char bar[BAR + 1], count[32], tokens[16] = "-", p50[16], p99[16], gap50[16], gap99[16];
+	const int columns = url_columns();
 
 	bar_text(r, most, bar);
 	(void)snprintf(count, sizeof(count),
@@ -82,12 +115,13 @@ draw_engine(int row, const struct engine_row *r, uint64_t most)
 		r->max_inflight);
 	if (strcmp(r->role, "decode") == 0)
 		(void)snprintf(tokens, sizeof(tokens), "%.0f", r->tokens_s);
-	if (r->firsts.n > 0) {
-		(void)snprintf(p50, sizeof(p50), "%" PRIu32, r->firsts.p50);
-		(void)snprintf(p99, sizeof(p99), "%" PRIu32, r->firsts.p99);
-	}
-	put(row, colour_of(r->state), "%-7.7s %-9.9s %-25.25s %s %6.6s %6.6s %5.5s %5.5s %" PRIu64,
-		r->role, r->state, r->url, bar, count, tokens, p50, p99, r->failures);
+	times_text(&r->firsts, p50, p99);
+	times_text(&r->gaps, gap50, gap99);
+	put(row, colour_of(r->state),
+		"%-3.3s %-8.8s %-*.*s %s %5.5s %5.5s %5.5s %5.5s %4.4s %5.5s %3" PRIu64
+		" %4" PRIu64,
+		r->role, r->state, columns, columns, without_scheme(r->url), bar, count, tokens,
+		p50, p99, gap50, gap99, r->ejections, r->failures);
 }
 
 /* Rows between the head and the last line. */
@@ -105,8 +139,9 @@ draw_engines(const struct sample *s, const struct choice *c)
 
 	for (size_t i = 0; i < s->nengines; i++)
 		most = s->engines[i].in_flight > most ? s->engines[i].in_flight : most;
-	put(2, A_REVERSE, "%-7s %-9s %-25s %-12s %6s %6s %5s %5s %-80s", "role", "state", "engine",
-		"in flight", "", "tok/s", "p50ms", "p99ms", "fail");
+	put(2, A_REVERSE, "%-3.3s %-8s %-*s %-11s %5s %5s %5s %4s %5s %3s %4s%*s", "role", "state",
+		url_columns(), "engine", "  in flight", "tok/s", "p50ms", "p99ms", "gap", "gap99",
+		"eje", "fail", COLS, "");
 	for (size_t i = 0; i < s->nengines; i++) {
 		if (!sample_matches(&s->engines[i], c->filter))
 			continue;
@@ -153,10 +188,10 @@ draw_head(const struct sample *s, const char *error)
 			s->version, s->state, s->uptime_s, s->in_flight, s->waiting, s->queue_size);
 	}
 	put(1, A_NORMAL,
-		"last %d s: %.1f requests/s  %" PRIu64
-		" failed  %.0f tokens/s  first byte p50 %" PRIu32 " ms p99 %" PRIu32 " ms",
+		"%d s: %.1f req/s  %" PRIu64 " failed  %.0f tok/s  first %" PRIu32 ", p99 %" PRIu32
+		"  gap %" PRIu32 ", p99 %" PRIu32,
 		SAMPLE_MS / 1000, s->requests_s, s->failed, s->tokens_s, s->firsts.p50,
-		s->firsts.p99);
+		s->firsts.p99, s->gaps.p50, s->gaps.p99);
 }
 
 void

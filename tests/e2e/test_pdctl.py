@@ -238,11 +238,13 @@ def test_top_shows_engines_and_requests(world):
     busy = next(e for e in d if shown(r, e.url)["in_flight"])
     with contextlib.closing(Screen(world, r)) as s:
         s.shows("in flight 1  queue 0/0")
-        assert "############" in s.shows(busy.url) and "prefill up" in s.shows(p[0].url)
+        row = s.shows(busy.url.partition("//")[2])
+        assert "#####" in row and row.split()[-2:] == ["0", "0"], "the last columns fit: ejections and failures"
+        assert s.lines()[2].split()[-4:] == ["gap", "gap99", "eje", "fail"] and s.shows(p[0].url.partition("//")[2]).startswith("pre up")
         s.keys("/")
         s.keys("prefill", "Enter")
         s.shows("filter: prefill  (Esc: none)  1 shown")
-        assert not any(e.url in x for e in d for x in s.lines())
+        assert not any(e.url.partition("//")[2] in x for e in d for x in s.lines())
         s.keys("Escape")
         s.shows("3 shown")
         s.keys("s")

@@ -13,12 +13,12 @@
 #define ENDED(id, status, first, tokens)                                                           \
 	"{\"id\":\"" id "\",\"state\":\"ended\",\"pool\":\"a\",\"prefill\":\"" P                   \
 	"\",\"decode\":\"" D "\",\"status\":" #status ",\"first_ms\":" #first                      \
-	",\"completion_tokens\":" #tokens "}"
+	",\"total_ms\":2010,\"completion_tokens\":" #tokens "}"
 
 static const char status[] =
 	"{\"version\":\"1\",\"state\":\"serving\",\"uptime_s\":7,\"fleet\":{\"pools\":[{\"queue\":{\"waiting\":2,\"size\":9}}],"
 	"\"endpoints\":[" ENGINE("a", "decode", D,
-		"\"state\":\"up\",\"in_flight\":3,\"max_inflight\":4,\"failures\":{\"reset\":1,\"5xx\":2}") "," ENGINE("a",
+		"\"state\":\"up\",\"in_flight\":3,\"max_inflight\":4,\"ejections\":5,\"failures\":{\"reset\":1,\"5xx\":2}") "," ENGINE("a",
 		"prefill", P, "\"state\":\"up\",\"busy\":true,\"in_flight\":1") "," ENGINE("b",
 		"decode", D, "\"state\":\"down\",\"in_flight\":0") "]}}";
 
@@ -49,6 +49,10 @@ Test(pdtop, engines_and_totals)
 	cr_expect(s.engines[0].firsts.n == 2 && s.engines[0].tokens_s == 0);
 	cr_expect_float_eq(s.engines[1].tokens_s, 50, 1e-9);
 	cr_expect(s.engines[1].failures == 3 && s.engines[1].max_inflight == 4);
+	cr_expect(s.engines[1].ejections == 5 && s.engines[0].ejections == 0);
+	/* 2000 ms for 100 tokens, 1980 ms for 400 */
+	cr_expect(s.engines[1].gaps.n == 2 && s.engines[1].gaps.p50 == 4 && s.gaps.n == 2);
+	cr_expect(s.engines[0].gaps.n == 0, "a prefill engine has no gaps");
 	cr_expect(s.engines[2].firsts.n == 0, "another pool's engine at the same URL");
 	cr_expect_str_eq(s.requests[0].id, "r");
 	sample_sort(&s, SORT_IN_FLIGHT);
@@ -82,6 +86,16 @@ Test(pdtop, percentiles)
 	strcat(text, "]}");
 	s = parse(text);
 	cr_expect(s.firsts.p50 == 25 && s.firsts.p99 == 49, "%u %u", s.firsts.p50, s.firsts.p99);
+	sample_free(&s);
+}
+
+/* Its first byte is its last one, so there was no gap. */
+Test(pdtop, an_answer_as_a_whole_has_no_gap)
+{
+	struct sample s =
+		parse("{\"requests\":[" ENDED("1", 200, 2009, 100) "," ENDED("2", 200, 10, 1) "]}");
+
+	cr_expect(s.gaps.n == 0 && s.firsts.n == 2);
 	sample_free(&s);
 }
 
