@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lint"))  # json_schema
 
 pytest.register_assert_rewrite("fleets", "legs", "rows", "stages")
 

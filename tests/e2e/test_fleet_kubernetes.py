@@ -8,33 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+import json_schema
 from procs import BIN, ROOT
 from test_fleet_file import CONNECTORS, TEMPLATES, bytes_of, example, fleet, written
 
 SCHEMA = json.loads((Path(__file__).parent / "kubernetes_schema.json").read_text())["definitions"]
-TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
 
 
-def faults(x, schema, at=""):
-    """What JSON Schema, as far as these schemas use it, has against a value."""
-    if "$ref" in schema:
-        yield from faults(x, SCHEMA[schema["$ref"].rpartition("/")[2]], at)
-    if "oneOf" in schema and sum(not list(faults(x, s, at)) for s in schema["oneOf"]) != 1:
-        yield f"{at}: {x!r} is not one of {schema['oneOf']}"
-    types = schema.get("type", [])
-    types = [types] if isinstance(types, str) else types
-    if types and not any(isinstance(x, TYPES[t]) and (t == "boolean" or not isinstance(x, bool)) for t in types):
-        yield f"{at}: {x!r} is not {types}"
-    if x not in schema.get("enum", [x]):
-        yield f"{at}: {x!r} is not one of {schema['enum']}"
-    if isinstance(x, list):
-        for i, v in enumerate(x):
-            yield from faults(v, schema.get("items", {}), f"{at}[{i}]")
-    if isinstance(x, dict):
-        yield from (f"{at}.{k}: missing" for k in schema.get("required", []) if k not in x)
-        for k, v in x.items():
-            more = schema.get("properties", {}).get(k, schema.get("additionalProperties", {}))
-            yield from [f"{at}.{k}: unknown"] if more is False else faults(v, more, f"{at}.{k}")
+def faults(x, schema):
+    return json_schema.faults(x, schema, SCHEMA)
 
 
 def render(world, file, *args):

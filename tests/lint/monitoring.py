@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""etc/monitoring against the router: promtool takes its rules, the dashboard's expressions and the queries of etc/docs; each
-alert fires when what it speaks of happens, and on a healthy router none does; every metric and end reason named there exists,
+"""etc/monitoring against the router: promtool takes its rules, the dashboard's expressions and the queries of etc/docs; Grafana's
+schema takes the dashboard; each alert fires when what it speaks of happens, and on a healthy router none does; every metric and end reason named there exists,
 and every metric of etc/docs; each alert names a section of the runbook.
 
 Usage: monitoring.py; promtool comes with the package prometheus (tests/tools/deps.sh test).
@@ -13,11 +13,14 @@ import subprocess
 import sys
 import tempfile
 
+import json_schema
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ALERTS = "etc/monitoring/alerts.yaml"
 DASHBOARD = "etc/monitoring/dashboard.json"
 SCRAPE = "etc/monitoring/prometheus.yml"
 RUNBOOK = "etc/docs/runbook.md"
+SCHEMA = "tests/lint/grafana_schema.json"
 QUERIES = ["etc/docs/observing.md", "etc/docs/capacity.md"]
 STEP, END = "15s", "20m"
 SLOWLY = {"PdrouterNoEngineYet": ("1m", "75m"), "PdrouterEngineNotUpYet": ("1m", "75m")}  # alerts that wait longer than 20 minutes
@@ -139,6 +142,15 @@ QUIET = [
     # a night: three requests in 20 minutes, one of them late
     ("PdrouterFirstTokenLate", {'pdrouter_time_to_first_token_seconds_bucket{pool="a",le="5.0"}': "0x20 1x40 2x20", 'pdrouter_time_to_first_token_seconds_count{pool="a"}': "0x20 1x20 2x20 3x20"}),
 ]
+# what Grafana's schema refuses in a dashboard, or in its first panel, and the word for that
+MISTAKES = [
+    (lambda board, panel: board.update(schemaVersion="37"), "schemaVersion"),
+    (lambda board, panel: board.update(pannels=[]), "pannels: unknown"),
+    (lambda board, panel: panel["gridPos"].update(w="8"), "gridPos.w"),
+    (lambda board, panel: panel["targets"][0].update(query="up"), "query: unknown"),
+    (lambda board, panel: panel["options"]["legend"].update(displayMode="rows"), "displayMode"),
+    (lambda board, panel: panel["fieldConfig"]["defaults"]["custom"]["stacking"].update(mode="pile"), "mode"),
+]
 faults = []
 
 
@@ -225,6 +237,22 @@ def dashboard(folder):
     look(board)
     expressions(DASHBOARD, found, folder)
     panels(board["panels"])
+    grafana(board)
+
+
+def grafana(board):
+    """Grafana's own schema takes it, and sees what it should see."""
+    schema = json.loads(read(SCHEMA))["definitions"]
+
+    def against(x):
+        return list(json_schema.faults(x, schema["Dashboard"], schema))
+
+    faults.extend(f"{DASHBOARD}: Grafana's schema: {fault}" for fault in against(board))
+    for change, said in MISTAKES:
+        bad = json.loads(json.dumps(board))
+        change(bad, next(p for p in bad["panels"] if p["type"] == "timeseries"))
+        if not any(said in fault for fault in against(bad)):
+            faults.append(f"{SCHEMA}: does not see a wrong {said}")
 
 
 def panels(found):
