@@ -16,12 +16,15 @@ uint64_t
 usage_at_end(const char *text, size_t n, enum usage_number which)
 {
 	const size_t skipped = n > USAGE_END_BYTES ? n - USAGE_END_BYTES : 0;
-	const char *p = json_last(text + skipped, n - skipped, &members[which]);
-	const char *const end = text + n;
+	const char *p, *end;
 	uint64_t value = 0;
 
+	if (n == 0) /* text may be NULL */
+		return USAGE_NONE;
+	p = json_last(text + skipped, n - skipped, &members[which]);
 	if (p == NULL)
 		return USAGE_NONE;
+	end = text + n;
 	for (; p < end && *p == ' '; p++)
 		;
 	if (p == end || *p < '0' || *p > '9')

@@ -21,7 +21,8 @@ enum usage_number {
 
 #define USAGE_NONE UINT64_MAX
 
-/* Returns the last such number, or USAGE_NONE.  Numbers above 32 bits are cut after ten digits. */
+/* Returns the last such number, or USAGE_NONE.  Numbers above 32 bits are cut after ten digits.  `text` may be NULL if
+ * `n` is 0. */
 uint64_t usage_at_end(const char *text, size_t n, enum usage_number which);
 
 /* The last bytes of an answer that comes in pieces. */

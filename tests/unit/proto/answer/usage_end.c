@@ -37,6 +37,11 @@ Test(usage_end, of_engines)
 	cr_expect_eq(number("{\"prompt_tokens_details\":null}", USAGE_CACHED), USAGE_NONE);
 }
 
+Test(usage_end, an_answer_without_a_body)
+{
+	cr_expect_eq(usage_at_end(NULL, 0, USAGE_PROMPT), USAGE_NONE);
+}
+
 Test(usage_end, the_last_one_counts)
 {
 	cr_expect_eq(
