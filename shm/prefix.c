@@ -8,6 +8,7 @@
 #include "shm/core/suspect.h"
 #include "shm/load_word.h"
 #include "shm/metrics.h"
+#include "shm/table.h"
 
 /* prefix.h draws the word. */
 #define STAMP_BITS 30
@@ -53,6 +54,12 @@ prefix_row(uint32_t nendpoints)
 	while (row * PREFIX_WAYS < nendpoints)
 		row *= 2;
 	return row;
+}
+
+uint32_t
+prefix_row_of(const struct table_pool *pool)
+{
+	return prefix_row(pool->n[ROLE_PREFILL] + pool->n[ROLE_DECODE]);
 }
 
 /* --- words ------------------------------------------------------------------------------------- */

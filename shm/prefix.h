@@ -6,7 +6,7 @@
  *
  *	tag:18 | endpoint slot:16 | stamp:30
  *
- * The tag is of the digest of a cut (shm/prefix_key.h), of which another part chooses the bucket.  The stamp is the
+ * The tag is of the digest of a cut (shm/base/prefix_key.h), of which another part chooses the bucket.  The stamp is the
  * engine's count of computed tokens, in units of 64.  An engine's cache throws the oldest out: so a word is stale when
  * the engine has computed more since than its cache holds (its capacity).  No word is ever deleted.  When an engine
  * begins another life (shm/restart.h) or says that its cache is empty, its count jumps further than any capacity, which
@@ -32,12 +32,14 @@
 #include <stdint.h>
 
 #include "shm/core/seg.h"
-#include "shm/prefix_key.h"
+#include "shm/base/prefix_key.h"
 
 /* What an engine is taken to hold that does not say: the KV of a model of 8 GB on a GPU of 80 GB. */
 #define PREFIX_CAPACITY_UNKNOWN (UINT64_C(1) << 19)
 /* A larger capacity is taken for this one, in tokens. */
 #define PREFIX_CAPACITY_MAX (UINT64_C(1) << 29)
+
+struct table_pool;
 
 /* The endpoints that have some cut of the last prompt looked up: the deepest one of each.  A worker's own memory. */
 struct prefix_found {
@@ -68,6 +70,8 @@ struct prefix_found *prefix_found_new(uint32_t nslots);
 
 /* The number of buckets in a row where so many endpoints may be chosen: a power of two. */
 uint32_t prefix_row(uint32_t nendpoints);
+/* The same of a pool: every engine that a prompt of the pool may go to has its place in the row. */
+uint32_t prefix_row_of(const struct table_pool *pool);
 /* Looks up which endpoints have which beginning of a prompt of so many tokens.  Reads some log2(key->n) rows for each
  * length in which they differ.  The key must stay as long as the result is used. */
 void prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, uint32_t tokens,

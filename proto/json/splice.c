@@ -27,6 +27,9 @@
 	X(SK_PRIORITY,               "priority")                 \
 	X(SK_TEXT,                   "text")                     \
 	X(SK_INPUT_IDS,              "input_ids")                \
+	X(SK_INPUT,                  "input")                    \
+	X(SK_INSTRUCTIONS,           "instructions")             \
+	X(SK_SYSTEM,                 "system")                   \
 	X(SK_SAMPLING_PARAMS,        "sampling_params")          \
 	X(SK_PREVIOUS_RESPONSE_ID,   "previous_response_id")     \
 	X(SK_CACHE_SALT,             "cache_salt")               \
@@ -82,12 +85,18 @@ enum role {
 	R_BODY,			/* the outer object */
 	R_PROMPT, R_PROMPT_ITEM,
 	R_MESSAGES, R_MESSAGE, R_CONTENT, R_PART, R_TEXT, R_TYPE,
+	R_FRONT,		/* `system` or `instructions` */
+	R_INPUT, R_ITEM, R_ITEM_CONTENT, R_PIECE, R_PIECE_TEXT,
 	R_N
 };
 
 /* A message counts when its object ends, a part when it has turned out to be a text: of doubled
  * members an engine uses only the last, and `type` may come after `text`. */
-enum tally { T_NONE, T_PROMPT, T_MESSAGES, T_MESSAGE, T_PART, T_IS_TEXT, T_N };
+enum tally {
+	T_NONE, T_PROMPT, T_MESSAGES, T_MESSAGE, T_PART, T_IS_TEXT,
+	T_FRONT, T_INPUT, T_ITEM, T_PIECE,
+	T_N
+};
 
 #define ROLE_KEYS 2
 
@@ -108,6 +117,12 @@ static const struct {
 	[R_PART]        = { .members = {{ "text", R_TEXT }, { "type", R_TYPE }}, .string = T_MESSAGE },
 	[R_TEXT]        = { .string = T_PART },
 	[R_TYPE]        = { .string = T_IS_TEXT },
+	[R_FRONT]       = { .element = R_PIECE, .string = T_FRONT },
+	[R_INPUT]       = { .element = R_ITEM, .string = T_INPUT },
+	[R_ITEM]        = { .members = {{ "content", R_ITEM_CONTENT }}, .string = T_INPUT },
+	[R_ITEM_CONTENT] = { .element = R_PIECE, .string = T_ITEM },
+	[R_PIECE]       = { .members = {{ "text", R_PIECE_TEXT }} },
+	[R_PIECE_TEXT]  = { .string = T_PIECE },
 };
 /* clang-format on */
 
@@ -334,6 +349,21 @@ restart_tally(struct splice_scan *c, enum tally tally, enum role role)
 	return role;
 }
 
+/* The role of the value of an owned member. */
+static enum role
+role_of(struct splice_scan *c, enum splice_key key)
+{
+	if (key == SK_PROMPT)
+		return restart_tally(c, T_PROMPT, R_PROMPT);
+	if (key == SK_MESSAGES)
+		return restart_tally(c, T_MESSAGES, R_MESSAGES);
+	if (key == SK_INPUT)
+		return restart_tally(c, T_INPUT, R_INPUT);
+	if (key == SK_INSTRUCTIONS || key == SK_SYSTEM)
+		return restart_tally(c, T_FRONT, R_FRONT);
+	return R_NONE;
+}
+
 /* Records one member of the outer object; `start` and `comma` are the offsets of its key and its
  * comma. */
 static bool
@@ -352,10 +382,8 @@ member_start(struct splice_scan *c, const struct str *key, size_t start, size_t 
 		m->start = start;
 		m->comma = comma;
 		m->next = 0;
-		if (c->s != NULL && m->key == SK_PROMPT)
-			*ret_role = restart_tally(c, T_PROMPT, R_PROMPT);
-		else if (c->s != NULL && m->key == SK_MESSAGES)
-			*ret_role = restart_tally(c, T_MESSAGES, R_MESSAGES);
+		if (c->s != NULL)
+			*ret_role = role_of(c, m->key);
 	}
 	c->nmembers++;
 	return true;
@@ -438,16 +466,30 @@ enter(struct splice_scan *c, enum role role, unsigned kind)
 	return true;
 }
 
+static void
+move_tally(struct splice_scan *c, enum tally from, enum tally to)
+{
+	c->chars[to] += c->chars[from];
+	c->chars[from] = 0;
+}
+
 /* A message or a part of one has been read: adds its count. */
 static void
 settle(struct splice_scan *c, enum role role)
 {
+	if (role == R_NONE)
+		return;
 	if (role == R_PART) {
 		c->chars[T_MESSAGE] += c->chars[T_IS_TEXT] ? c->chars[T_PART] : 0;
 		c->chars[T_PART] = c->chars[T_IS_TEXT] = 0;
 	} else if (role == R_MESSAGE) {
-		c->chars[T_MESSAGES] += c->chars[T_MESSAGE];
-		c->chars[T_MESSAGE] = 0;
+		move_tally(c, T_MESSAGE, T_MESSAGES);
+	} else if (role == R_PIECE) {
+		move_tally(c, T_PIECE, T_ITEM);
+	} else if (role == R_ITEM) {
+		move_tally(c, T_ITEM, T_INPUT);
+	} else if (role == R_FRONT) {
+		move_tally(c, T_ITEM, T_FRONT);
 	}
 }
 
@@ -759,6 +801,7 @@ give_result(const struct splice_scan *c, bool ok, const char **ret_why, size_t *
 	s->prompt_items = c->numbers[T_PROMPT];
 	s->prompt_elements = c->elements;
 	s->message_chars = c->chars[T_MESSAGES];
+	s->other_chars = c->chars[T_FRONT] + c->chars[T_INPUT];
 	return 0;
 }
 

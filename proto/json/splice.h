@@ -30,6 +30,9 @@ enum splice_key {
 	SK_PRIORITY,
 	SK_TEXT,      /* SGLang's /generate */
 	SK_INPUT_IDS, /* the same */
+	SK_INPUT,     /* /v1/responses */
+	SK_INSTRUCTIONS, /* the same: what stands before `input` */
+	SK_SYSTEM,       /* /v1/messages: what stands before `messages` */
 	SK_SAMPLING_PARAMS,
 	SK_PREVIOUS_RESPONSE_ID, /* /v1/responses */
 	SK_CACHE_SALT,           /* prompts of different salts share no cache */
@@ -103,6 +106,8 @@ struct splice {
 	/* of every string `content` of `messages`, the parts of type "text" of every list, and
 	 * the bare strings in a list, which vLLM takes for text parts */
 	uint64_t message_chars;
+	/* the same of `input`, and of `system` or `instructions`, whatever types the parts are of */
+	uint64_t other_chars;
 };
 
 /*

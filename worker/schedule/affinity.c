@@ -4,12 +4,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "proto/json/prompt.h"
 #include "proto/json/splice.h"
 #include "shm/table.h"
 #include "worker/base/text.h"
-
-#define CHARS_PER_TOKEN 4
-#define ROOT_MAX (1u << 20) /* bytes of a member that cuts depend on: a read section stays short */
 
 /* The value of a member of the body: a string without its quotes, a number or a bool as they stand. */
 static struct span
@@ -39,20 +37,23 @@ affinity_session(const struct text *text, const struct table_pool *tp, uint64_t 
 	return true;
 }
 
-/* The value that has the prompt. */
-static const struct splice_member *
+/* The member that has the prompt. */
+static enum splice_key
 prompt_of(const struct splice *doc, enum route route)
 {
-	return splice_find(doc, route == ROUTE_COMPLETIONS ? SK_PROMPT
-				: route == ROUTE_GENERATE  ? SK_TEXT
-							   : SK_MESSAGES);
+	if (route == ROUTE_COMPLETIONS)
+		return SK_PROMPT;
+	if (route == ROUTE_GENERATE)
+		return splice_find(doc, SK_TEXT) != NULL ? SK_TEXT : SK_INPUT_IDS;
+	return route == ROUTE_RESPONSES ? SK_INPUT : SK_MESSAGES;
 }
 
 bool
 affinity_prefix(const struct text *text, enum route route, const char *model,
 	const struct table_pool *tp, uint64_t *ret_key)
 {
-	const struct splice_member *m = text->doc != NULL ? prompt_of(text->doc, route) : NULL;
+	const struct splice_member *m =
+		text->doc != NULL ? splice_find(text->doc, prompt_of(text->doc, route)) : NULL;
 	size_t n;
 
 	if (m == NULL)
@@ -68,48 +69,21 @@ bool
 affinity_cut(const struct prefix_secret *secret, const struct text *text, enum route route,
 	const char *model, struct prefix_key *ret)
 {
-	static const enum splice_key roots[] = {SK_LORA_PATH, SK_CACHE_SALT, SK_TOOLS};
-	const struct splice *doc = text->doc;
-	const struct splice_member *m = doc != NULL ? prompt_of(doc, route) : NULL;
-	uint64_t root = prefix_root(secret, route, model, strlen(model));
-
-	if (m == NULL && doc != NULL && route == ROUTE_GENERATE)
-		m = splice_find(doc, SK_INPUT_IDS);
-	if (m == NULL)
-		return false;
-	for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
-		const struct splice_member *a = splice_find(doc, roots[i]);
-		const size_t n = a != NULL ? a->end - a->val : 0;
-
-		root = prefix_root(secret, root, a != NULL ? doc->text + a->val : NULL,
-			n < ROOT_MAX ? n : ROOT_MAX);
-	}
-	prefix_cut(secret, root, doc->text + m->val, m->end - m->val, ret);
-	return true;
-}
-
-uint32_t
-affinity_tokens(const struct splice *doc)
-{
-	const uint64_t n =
-		(doc->prompt_chars + doc->message_chars) / CHARS_PER_TOKEN + doc->prompt_items;
-
-	if (n < 1)
-		return 1;
-	return n < AFFINITY_TOKENS_MAX ? (uint32_t)n : AFFINITY_TOKENS_MAX;
+	return text->doc != NULL &&
+	       prompt_cut(secret, text->doc, prompt_of(text->doc, route), model, ret);
 }
 
 uint32_t
 affinity_estimate(const struct splice *doc, enum route route)
 {
 	const struct splice_member *prompt;
-	uint64_t n = doc->message_chars / CHARS_PER_TOKEN;
+	uint64_t n = doc->message_chars / PROMPT_CHARS_PER_TOKEN;
 
 	if (route == ROUTE_COMPLETIONS) {
 		prompt = splice_find(doc, SK_PROMPT);
 		n = prompt != NULL && prompt->type == ST_ARRAY
 			    ? doc->prompt_elements
-			    : doc->prompt_chars / CHARS_PER_TOKEN;
+			    : doc->prompt_chars / PROMPT_CHARS_PER_TOKEN;
 	}
 	return (uint32_t)n; /* a body is shorter than 4 GiB */
 }

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shm/prefix_key.h"
+#include "shm/base/prefix_key.h"
 #include "worker/base/route.h"
 
 struct splice;
@@ -21,16 +21,9 @@ bool affinity_session(const struct text *text, const struct table_pool *tp, uint
  * body has none. */
 bool affinity_prefix(const struct text *text, enum route route, const char *model,
 	const struct table_pool *tp, uint64_t *ret_key);
-/*
- * Cuts the prompt or the messages, as they stand in the body (shm/prefix_key.h).  Prompts for which an engine would
- * compute another cache have no cut in common: the model, its adapter, cache_salt and the tools belong to each cut.
- * False: the body has no prompt.
- */
+/* Cuts the prompt of the path (proto/json/prompt.h).  False: the body has no prompt. */
 bool affinity_cut(const struct prefix_secret *secret, const struct text *text, enum route route,
 	const char *model, struct prefix_key *ret);
-/* Estimated prompt tokens: four characters each, token ids as counted.  At least 1, at most AFFINITY_TOKENS_MAX. */
-#define AFFINITY_TOKENS_MAX (1u << 24)
-uint32_t affinity_tokens(const struct splice *doc);
 /*
  * What routing_threshold is compared with, as production-stack's --routing-threshold counts (pull request 890): a quarter
  * of the characters of a string prompt or of the messages, rounded down; the length of a list prompt, whatever it

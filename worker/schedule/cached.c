@@ -58,13 +58,6 @@ matters(const struct selection *s, const struct connector *c, enum role one)
 	return s->role == ROLE_PREFILL || connector_info[s->pool->connector].decode_cached;
 }
 
-/* Every engine that a prompt of the pool may go to has its place in the row. */
-static uint32_t
-row_of(const struct table_pool *tp)
-{
-	return prefix_row(tp->n[ROLE_PREFILL] + tp->n[ROLE_DECODE]);
-}
-
 void
 cached_look(struct worker *w, const struct demand *d, const struct connector *c, enum role one,
 	struct selection s[ROLE_N])
@@ -78,7 +71,7 @@ cached_look(struct worker *w, const struct demand *d, const struct connector *c,
 		!affinity_cut(
 			&cached->secret, d->text, d->facts->route, d->facts->model, &cached->key))
 		return;
-	prefix_look(w->seg, &cached->key, row_of(s[0].pool), s[0].tokens, cached->found);
+	prefix_look(w->seg, &cached->key, prefix_row_of(s[0].pool), s[0].tokens, cached->found);
 	for (enum role r = 0; r < ROLE_N; r++)
 		if (matters(&s[r], c, one)) {
 			s[r].found = cached->found;

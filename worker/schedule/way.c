@@ -1,5 +1,6 @@
 #include "worker/schedule/way.h"
 
+#include "proto/json/prompt.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
@@ -52,7 +53,7 @@ way_estimate(struct worker *w, const struct demand *d)
 		facts->tokens = 1;
 		return;
 	}
-	facts->tokens = affinity_tokens(d->text->doc);
+	facts->tokens = prompt_tokens(d->text->doc);
 	facts->estimate = affinity_estimate(d->text->doc, facts->route);
 	*mean = select_mean(*mean, facts->tokens);
 }

@@ -33,7 +33,7 @@ same_scan(const struct scanned *a, const struct scanned *b)
 	if (s->nmembers != t->nmembers || s->open != t->open || s->close != t->close ||
 		s->met != t->met || s->nowned != t->nowned || s->prompt_chars != t->prompt_chars ||
 		s->prompt_items != t->prompt_items || s->prompt_elements != t->prompt_elements ||
-		s->message_chars != t->message_chars)
+		s->message_chars != t->message_chars || s->other_chars != t->other_chars)
 		return false;
 	for (size_t i = 0; i < s->nowned; i++)
 		if (!same_member(&s->owned[i], &t->owned[i]))

@@ -507,6 +507,36 @@ Test(splice, prompt_and_messages_are_counted_apart)
 	cr_assert_eq(s.message_chars, 3);
 }
 
+Test(splice, system_and_input_are_counted)
+{
+	static const struct {
+		const char *text;
+		uint64_t chars;
+	} cases[] = {
+		{"{\"system\":\"abc\",\"messages\":[]}", 3},
+		{"{\"system\":[{\"type\":\"text\",\"text\":\"abc\"},{\"text\":\"d\",\"text\":\"ef\"}]}", 5},
+		{"{\"system\":\"abc\",\"system\":\"d\"}", 1},
+		{"{\"system\":{\"text\":\"abc\"}}", 0},
+		{"{\"system\":[[\"abc\"],1,null,\"d\"]}", 0},
+		{"{\"instructions\":\"abc\",\"input\":\"de\"}", 5},
+		{"{\"input\":[\"abc\",\"de\"]}", 5},
+		{"{\"input\":[{\"role\":\"user\",\"content\":\"abc\",\"content\":\"de\"},{\"content\":"
+		 "[{\"type\":\"input_text\",\"text\":\"f\"},{\"type\":\"input_image\",\"image_url\":"
+		 "\"data:x\"}]},{\"type\":\"reasoning\",\"summary\":\"x\"}]}",
+			3},
+		{"{\"input\":[{\"content\":\"abc\"}],\"input\":\"d\"}", 1},
+		{"{\"x\":{\"input\":\"abc\",\"system\":\"abc\"}}", 0},
+	};
+	struct splice s;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		must_scan(&s, cases[i].text, strlen(cases[i].text));
+		cr_expect_eq(s.other_chars, cases[i].chars, "%s: %lu", cases[i].text,
+			(unsigned long)s.other_chars);
+		cr_expect_eq(s.prompt_chars + s.message_chars, 0, "%s", cases[i].text);
+	}
+}
+
 Test(splice, elements_of_a_list_prompt)
 {
 	static const struct {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/json/prompt.h"
 #include "shm/table.h"
 #include "worker/base/text.h"
 
@@ -219,7 +220,7 @@ static uint32_t
 tokens(const char *body)
 {
 	ask(ROUTE_COMPLETIONS, "", body);
-	return affinity_tokens(&doc);
+	return prompt_tokens(&doc);
 }
 
 Test(affinity, four_characters_are_a_token_and_so_is_an_id)
@@ -241,13 +242,13 @@ Test(affinity, four_characters_are_a_token_and_so_is_an_id)
 Test(affinity, the_estimate_is_capped)
 {
 	ask(ROUTE_COMPLETIONS, "", "{}");
-	doc.prompt_chars = 4 * (uint64_t)AFFINITY_TOKENS_MAX - 4;
-	cr_expect_eq(affinity_tokens(&doc), AFFINITY_TOKENS_MAX - 1);
+	doc.prompt_chars = 4 * (uint64_t)PROMPT_TOKENS_MAX - 4;
+	cr_expect_eq(prompt_tokens(&doc), PROMPT_TOKENS_MAX - 1);
 	doc.prompt_items = 1;
-	cr_expect_eq(affinity_tokens(&doc), AFFINITY_TOKENS_MAX);
+	cr_expect_eq(prompt_tokens(&doc), PROMPT_TOKENS_MAX);
 	doc.prompt_items = UINT32_MAX;
 	doc.prompt_chars = UINT32_MAX;
-	cr_expect_eq(affinity_tokens(&doc), AFFINITY_TOKENS_MAX);
+	cr_expect_eq(prompt_tokens(&doc), PROMPT_TOKENS_MAX);
 }
 
 /* --- the routing estimate --- */
@@ -349,6 +350,16 @@ cut(enum route route, const char *member, int n, const char *more)
 	return key;
 }
 
+static const char *
+letters(void)
+{
+	static char text[4096];
+
+	for (size_t i = 0; i < sizeof(text) - 1; i++)
+		text[i] = (char)('a' + i % 26);
+	return text;
+}
+
 static uint32_t
 common(const struct prefix_key *a, const struct prefix_key *b)
 {
@@ -392,4 +403,48 @@ Test(affinity, cuts_are_of_what_the_engine_reads)
 	cr_expect_eq(cut(ROUTE_CHAT, "messages", 200, "").n, 3);
 	cr_expect_eq(cut(ROUTE_CHAT, "prompt", 200, "").n, UINT32_MAX);
 	cr_expect_eq(cut(ROUTE_COMPLETIONS, "prompt", 1, "").n, 0, "too short to matter");
+}
+
+/* A body of two members, "system" or "instructions" and the prompt, each of so many letters. */
+static struct prefix_key
+cut_two(enum route route, const char *first, int nfirst, const char *second, int n)
+{
+	static char body[1 << 16];
+	struct prefix_key key = {.n = 0};
+
+	(void)snprintf(body, sizeof(body), "{\"%s\":\"%.*s\",\"%s\":\"%.*s\"}", second, n, letters(),
+		first, nfirst, letters());
+	prefix_secret_make(&secret, (uint64_t[2]){1, 2});
+	ask(route, "", body);
+	cr_assert(affinity_cut(&secret, &client_text, asked, model, &key));
+	return key;
+}
+
+Test(affinity, what_stands_before_the_messages_is_a_beginning_too)
+{
+	const struct {
+		enum route route;
+		const char *first, *second;
+	} bodies[] = {{ROUTE_MESSAGES, "system", "messages"},
+		{ROUTE_RESPONSES, "instructions", "input"}};
+
+	for (size_t i = 0; i < 2; i++) {
+		const enum route r = bodies[i].route;
+		const char *f = bodies[i].first, *s = bodies[i].second;
+		const struct prefix_key none = cut_two(r, "user", 1000, s, 1000),
+					a = cut_two(r, f, 1000, s, 1000),
+					b = cut_two(r, f, 1000, s, 2000),
+					c = cut_two(r, f, 1001, s, 1000);
+
+		cr_expect_eq(none.n, 3);
+		cr_expect_eq(none.bytes, 1002, "the quotes, too");
+		/* 256, 512, 768, the end of the first part, then on from there */
+		cr_expect_eq(a.n, 7, "%u", a.n);
+		cr_expect_eq(a.end[3], 1002);
+		cr_expect_eq(a.end[6], 1002 + 768);
+		cr_expect_eq(a.bytes, 2004);
+		cr_expect_eq(common(&a, &b), 7);
+		cr_expect_eq(common(&a, &c), 3, "and not the end of the first part");
+		cr_expect_eq(common(&a, &none), 3, "as long as the bytes agree");
+	}
 }

@@ -572,7 +572,7 @@ Test(policy, a_request_of_another_router_is_a_mean_prompt)
 Test(policy, the_largest_loads_compare_as_they_should)
 {
 	static const uint32_t weights[][2] = {{100, 100}, {1, 100}, {100, 1}, {99, 100}};
-	const uint32_t prompt = 1u << 24; /* AFFINITY_TOKENS_MAX */
+	const uint32_t prompt = 1u << 24; /* PROMPT_TOKENS_MAX */
 
 	view.load = LOAD_TOKENS;
 	view.own = view.foreign_unit = prompt;

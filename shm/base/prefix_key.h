@@ -44,3 +44,6 @@ uint64_t prefix_root(const struct prefix_secret *s, uint64_t root, const void *p
 /* Cuts a prompt of n bytes.  Prompts with different roots have no digest in common. */
 void prefix_cut(const struct prefix_secret *s, uint64_t root, const char *prompt, size_t n,
 	struct prefix_key *ret);
+/* The same of a prompt of two parts: behind the first one is a cut, too. */
+void prefix_cut_two(const struct prefix_secret *s, uint64_t root, const char *first, size_t nfirst,
+	const char *prompt, size_t n, struct prefix_key *ret);

@@ -1,0 +1,69 @@
+#include "shm/base/prefix_key.h"
+
+#include <stdbool.h>
+
+#define XXH_INLINE_ALL /* no library to load, and the hash is inlined */
+#include <xxhash.h>
+
+void
+prefix_secret_make(struct prefix_secret *s, const uint64_t seed[2])
+{
+	(void)XXH3_generateSecret(s->bytes, sizeof(s->bytes), seed, 2 * sizeof(*seed));
+}
+
+static inline uint64_t
+hash(const struct prefix_secret *s, const void *p, size_t n)
+{
+	return XXH3_64bits_withSecret(p, n, s->bytes, sizeof(s->bytes));
+}
+
+uint64_t
+prefix_root(const struct prefix_secret *s, uint64_t root, const void *part, size_t n)
+{
+	const uint64_t link[2] = {root, hash(s, part, n)};
+
+	return hash(s, link, sizeof(link));
+}
+
+/* Cuts what stands behind the bytes of *ret, whose digest so far is `digest`. */
+static uint64_t
+cut_on(const struct prefix_secret *s, uint64_t digest, const char *part, size_t len, bool at_end,
+	struct prefix_key *ret)
+{
+	const uint32_t from = ret->bytes, most = UINT32_MAX - from,
+		       n = len < most ? (uint32_t)len : most;
+	uint32_t at = 0;
+
+	while (ret->n < PREFIX_CUTS && at < n) {
+		uint32_t step = prefix_step(from + at);
+
+		if (n - at < step) {
+			if (!at_end)
+				break;
+			step = n - at;
+		}
+		digest = prefix_root(s, digest, part + at, step);
+		at += step;
+		ret->end[ret->n] = from + at;
+		ret->digest[ret->n++] = digest;
+	}
+	ret->bytes = from + n;
+	return digest;
+}
+
+void
+prefix_cut_two(const struct prefix_secret *s, uint64_t root, const char *first, size_t nfirst,
+	const char *prompt, size_t n, struct prefix_key *ret)
+{
+	ret->n = 0;
+	ret->bytes = 0;
+	root = cut_on(s, root, first, nfirst, true, ret);
+	(void)cut_on(s, root, prompt, n, false, ret);
+}
+
+void
+prefix_cut(const struct prefix_secret *s, uint64_t root, const char *prompt, size_t n,
+	struct prefix_key *ret)
+{
+	prefix_cut_two(s, root, NULL, 0, prompt, n, ret);
+}
