@@ -277,9 +277,9 @@ ctl_preview(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t s
 }
 
 static int
-ctl_explain(void *arg, const char *what, struct evbuffer *out)
+ctl_explain(void *arg, const char *what, const char *prompt, size_t n, struct evbuffer *out)
 {
-	return explain(((struct master *)arg)->fleet, what, out);
+	return explain(((struct master *)arg)->fleet, what, prompt, n, out);
 }
 
 static struct requests *

@@ -11,11 +11,13 @@
 #include "master/fleet/facts.h"
 #include "master/fleet/json_out.h"
 #include "master/fleet/slots.h"
+#include "proto/json/json_string.h"
+#include "proto/json/prompt.h"
 #include "shm/bar.h"
 #include "shm/base/clock.h"
-#include "shm/base/decimal.h"
 #include "shm/base/mem.h"
 #include "shm/core/rcu.h"
+#include "shm/prefix.h"
 
 #define ALL_GROUPS UINT64_MAX
 
@@ -28,6 +30,7 @@ struct query {
 	const struct endpoint **engines; /* slots_map(): each engine is looked at once */
 	const char *name;
 	uint64_t tokens; /* of the prompt; 0: not known */
+	const struct prefix_found *found; /* who has what of the prompt; NULL: it is not known */
 	uint64_t groups; /* that may be chosen */
 	uint64_t now_ms;
 	bool json;
@@ -43,6 +46,8 @@ struct answer {
 	bool short_context; /* fact: the prompt is longer than its context */
 	double weight;      /* as it is now: less while it is slow, or ramps up */
 	uint64_t load;      /* that the policy compares, the request included */
+	bool cached;        /* the policy looks at caches, and `guess` says what is expected there */
+	struct prefix_guess guess;
 };
 
 /* --- what is so --------------------------------------------------------------------------- */
@@ -70,6 +75,9 @@ answer_of(const struct query *q, enum role role, const struct table_pick *pick)
 	a.short_context = a.te->max_context != 0 && q->tokens > a.te->max_context;
 	a.weight = weight_now(q, &a);
 	a.load = tokens ? a.view.tokens + q->tokens : (uint64_t)a.view.count + a.view.foreign + 1;
+	a.cached = q->found != NULL && q->pool->policy[role] == POLICY_CACHE_AWARE;
+	if (a.cached)
+		a.guess = prefix_expect(q->fleet->seg, q->found, pick->slot);
 	return a;
 }
 
@@ -134,9 +142,12 @@ print_engine(const struct query *q, const struct answer *a, struct evbuffer *out
 	if (a->pick->max_inflight != 0)
 		(void)evbuffer_add_printf(out, "/%" PRIu32, a->pick->max_inflight);
 	(void)evbuffer_add_printf(out,
-		", foreign %" PRIu32 ", load %" PRIu64 ", weight %.2f, score %s%s%s%s%s\n",
-		a->view.foreign, a->load, a->weight, score, group[0] != '\0' ? ", group " : "",
-		group, more[0] != '\0' ? ": " : "", more);
+		", foreign %" PRIu32 ", load %" PRIu64 ", weight %.2f, score %s", a->view.foreign,
+		a->load, a->weight, score);
+	if (a->cached)
+		(void)evbuffer_add_printf(out, ", hit %" PRIu32, a->guess.expected);
+	(void)evbuffer_add_printf(out, "%s%s%s%s\n", group[0] != '\0' ? ", group " : "", group,
+		more[0] != '\0' ? ": " : "", more);
 }
 
 static void
@@ -161,6 +172,7 @@ add_engine(const struct query *q, const struct answer *a, struct json_object *li
 	(void)json_object_object_add(o, "weight", json_object_new_double_s(a->weight, weight));
 	(void)json_object_object_add(
 		o, "score", a->weight > 0 ? json_object_new_double_s(0, score) : NULL);
+	json_out_number(o, "expected_hit", a->cached, a->guess.expected);
 	json_out_add(o, "group", group_of(q, a));
 	(void)json_object_array_add(list, o);
 }
@@ -267,30 +279,87 @@ take_word(const char **at, const char *word)
 	return true;
 }
 
-/* False: the number of tokens is none. */
-static bool
-take_options(struct query *q, const char **at)
+/* The body of a request with that prompt.  The caller frees it. */
+static char *
+body_of(const char *prompt, size_t n, size_t *ret_n)
 {
-	q->json = take_word(at, "json ");
-	if (!take_word(at, "tokens="))
-		return true;
-	return decimal_read(at, *at + strcspn(*at, " "), UINT32_MAX, &q->tokens) &&
-	       take_word(at, " ");
+	const char head[] = "{\"prompt\":";
+	const size_t size = sizeof(head) + 6 * n + 4; /* the longest escape has 6 bytes */
+	char *body = mem_array(size, 1);
+	long len;
+
+	memcpy(body, head, sizeof(head));
+	len = json_quote(body + sizeof(head) - 1, size - sizeof(head), prompt, n, n);
+	*ret_n = sizeof(head) - 1 + (size_t)len;
+	body[(*ret_n)++] = '}';
+	return body;
+}
+
+/* Where the prompt is, a text or a body.  *ret_body: what the caller frees, or NULL. */
+static enum splice_key
+scan(const char *prompt, size_t n, struct splice *ret, char **ret_body)
+{
+	const char *why;
+	size_t at;
+
+	*ret_body = NULL;
+	if (splice_scan(ret, prompt, n, &why, &at) == 0 && prompt_member(ret) != SK_N_KEYS)
+		return prompt_member(ret);
+	*ret_body = body_of(prompt, n, &n);
+	return splice_scan(ret, *ret_body, n, &why, &at) == 0 ? SK_PROMPT : SK_N_KEYS;
+}
+
+/* What is known of a prompt.  The query points to it. */
+struct known {
+	struct prefix_key key;
+	struct prefix_found *found;
+};
+
+/* As worker/schedule/cached.c looks a prompt up. */
+static void
+look_up(struct query *q, const char *prompt, size_t n, struct known *ret)
+{
+	const struct seg *seg = q->fleet->seg;
+	struct prefix_secret secret;
+	struct splice doc;
+	char *body;
+	const enum splice_key where = scan(prompt, n, &doc, &body);
+
+	prefix_secret_make(&secret, seg->hdr->seed);
+	q->tokens = prompt_tokens(&doc);
+	if (seg->hdr->prefix_buckets != 0 && where != SK_N_KEYS &&
+		prompt_cut(&secret, &doc, where, q->name, &ret->key)) {
+		ret->found = prefix_found_new(seg->hdr->max_endpoints);
+		prefix_look(seg, &ret->key, prefix_row_of(q->pool), (uint32_t)q->tokens, ret->found);
+	}
+	q->found = ret->found;
+	free(body);
+}
+
+static void
+answer(const struct query *q, struct evbuffer *out)
+{
+	if (q->json)
+		write_all(q, out);
+	else
+		print_all(q, out);
 }
 
 int
-explain(struct fleet *f, const char *what, struct evbuffer *out)
+explain(struct fleet *f, const char *what, const char *prompt, size_t n, struct evbuffer *out)
 {
 	struct query q = {.fleet = f,
 		.table = rcu_current(f->writer),
 		.groups = ALL_GROUPS,
-		.now_ms = clock_ms()};
+		.now_ms = clock_ms(),
+		.json = take_word(&what, "json ")};
+	struct known known = {.found = NULL};
 
-	if (!take_options(&q, &what) || *what == '\0') {
+	q.name = what;
+	if (*what == '\0') {
 		(void)evbuffer_add_printf(out, "a model is needed");
 		return -1;
 	}
-	q.name = what;
 	q.pool = q.table != NULL ? table_pool_by_model(q.table, what, &q.model) : NULL;
 	if (q.pool == NULL) {
 		(void)evbuffer_add_printf(out, "no pool serves the model %.200s", what);
@@ -298,11 +367,11 @@ explain(struct fleet *f, const char *what, struct evbuffer *out)
 	}
 	if (q.pool->pairing == PAIRING_REQUIRE && q.pool->n[ROLE_PREFILL] > 0)
 		q.groups = groups_of(&q, ROLE_PREFILL) & groups_of(&q, ROLE_DECODE);
+	if (prompt != NULL)
+		look_up(&q, prompt, n, &known);
 	q.engines = slots_map(f);
-	if (q.json)
-		write_all(&q, out);
-	else
-		print_all(&q, out);
+	answer(&q, out);
 	free(q.engines);
+	free(known.found);
 	return 0;
 }

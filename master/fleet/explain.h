@@ -5,13 +5,13 @@
  * Process: master.
  */
 #pragma once
-#include <stdbool.h>
+#include <stddef.h>
 
 struct evbuffer;
 struct fleet;
 
 /*
- * `what`: "[json] [tokens=N] MODEL", N prompt tokens.  Appends the answer and returns 0, or -1: then *out holds the reason,
- * one line without its end.
+ * `what`: "[json] MODEL".  `prompt`: n bytes of a prompt, or of a request's body that has one; NULL: none.  Appends the
+ * answer and returns 0, or -1: then *out holds the reason, one line without its end.
  */
-int explain(struct fleet *f, const char *what, struct evbuffer *out);
+int explain(struct fleet *f, const char *what, const char *prompt, size_t n, struct evbuffer *out);

@@ -78,17 +78,31 @@ read_answer(FILE *in, void (*fn)(const char *line, void *arg), void *arg)
 	return r;
 }
 
+static bool
+send_all(int fd, const char *p, size_t n)
+{
+	while (n > 0) {
+		const ssize_t sent = send(fd, p, n, MSG_NOSIGNAL);
+
+		if (sent < 0)
+			return false;
+		p += sent;
+		n -= (size_t)sent;
+	}
+	return true;
+}
+
 int
-ask(const char *socket, const char *line, bool slow, void (*fn)(const char *line, void *arg),
-	void *arg)
+ask(const char *socket, const char *line, const struct ask_more *more, bool slow,
+	void (*fn)(const char *line, void *arg), void *arg)
 {
 	FILE *in = connect_to(socket, slow);
-	const size_t n = strlen(line);
 	int r;
 
 	if (in == NULL)
 		return unreachable(socket, errno);
-	if (send(fileno(in), line, n, MSG_NOSIGNAL) == (ssize_t)n)
+	if (send_all(fileno(in), line, strlen(line)) &&
+		(more == NULL || send_all(fileno(in), more->p, more->n)))
 		r = read_answer(in, fn, arg);
 	else
 		r = print_fail(socket, strerror(errno));

@@ -50,7 +50,7 @@ const struct option_row option_rows[] = {
 	{"when-up", NULL, TAKES_WHEN_UP, "returns when they are up and get requests", 0},
 	{"timeout", "SECONDS", TAKES_TIMEOUT, "longest wait of --wait or --when-up; then exits 3", 0},
 	{"dry-run", NULL, TAKES_DRY_RUN, "says what the reload would do", 0},
-	{"prompt", "FILE", TAKES_PROMPT, "the text of the prompt", 0},
+	{"prompt", "FILE", TAKES_PROMPT, "a prompt, or a request's body that has it", 0},
 	{"slower", "TIME", TAKES_SLOWER, "requests that take, or took, at least 10s, 500ms ...", 0},
 	{"help", NULL, TAKES_ALL, "prints this", 'h'},
 	{"version", NULL, TAKES_ALL, "prints the version of pdctl", 'V'},

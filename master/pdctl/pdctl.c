@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,6 +22,7 @@
 
 #define DEFAULT_SOCKET "/run/pdrouter/control.sock"
 #define LINE_MAX_BYTES 900 /* pdrouter takes 1 KiB */
+#define PROMPT_MAX_BYTES (4u << 20) /* and a prompt of this size */
 #define POLL_MS 50         /* interval of --wait and --when-up */
 #define EXIT_TIME_OVER 3
 
@@ -36,7 +36,8 @@ struct line {
 	const char *socket, *json, *role, *pool, *host, *group, *wait, *when_up, *timeout, *dry_run,
 		*prompt, *slower;
 	double timeout_s; /* INFINITY: none given */
-	char tokens[32];  /* of --prompt */
+	struct ask_more text; /* of --prompt */
+	char text_bytes[32];
 	char slower_ms[32];
 };
 
@@ -105,12 +106,12 @@ compose(const struct line *l, const char *name, char ret[static LINE_MAX_BYTES])
 
 	ret[0] = '\0';
 	add_word(ret, name, "");
+	if (l->prompt != NULL)
+		add_word(ret, "bytes=", l->text_bytes);
 	if (l->command->json && l->json != NULL)
 		add_word(ret, "json", "");
 	if (l->dry_run != NULL)
 		add_word(ret, "dry-run", "");
-	if (l->prompt != NULL)
-		add_word(ret, "tokens=", l->tokens);
 	if (l->slower != NULL)
 		add_word(ret, "slower=", l->slower_ms);
 	for (int i = engine; i < l->nwords && name == l->name; i++)
@@ -204,7 +205,7 @@ wait_for_it(const struct line *l)
 	while (r == -1) {
 		struct left left = {0};
 
-		if (ask(l->socket, line, false, take_left, &left) != 0)
+		if (ask(l->socket, line, NULL, false, take_left, &left) != 0)
 			return 1;
 		if (!left.read)
 			return print_fail("no full answer", "pdrouter is of another version");
@@ -243,7 +244,8 @@ talk(const struct line *l)
 	print_begin(l->json == NULL ? PRINT_TEXT : l->command->json ? PRINT_OBJECT : PRINT_LINES);
 	if (!compose(l, l->name, line))
 		return print_end(print_fail(l->name, "too long, or with a line break"));
-	r = ask(l->socket, line, l->command->slow, print_answer, NULL);
+	r = ask(l->socket, line, l->prompt != NULL ? &l->text : NULL, l->command->slow,
+		print_answer, NULL);
 	if (r == 0 && (l->wait != NULL || l->when_up != NULL))
 		r = wait_for_it(l);
 	return print_end(r);
@@ -373,17 +375,30 @@ check_slower(struct line *l)
 	return wrong("--slower %s: a time such as 10s or 500ms is needed", l->slower);
 }
 
-/* As workers estimate it: four bytes are a token. */
+/* 0, or 1 after a message about the file. */
 static int
-measure_prompt(struct line *l)
+read_prompt(struct line *l)
 {
-	struct stat st;
+	FILE *in = l->prompt != NULL ? fopen(l->prompt, "re") : NULL;
+	char *text;
+	size_t n;
 
 	if (l->prompt == NULL)
 		return 0;
-	if (stat(l->prompt, &st) == -1)
+	if (in == NULL)
 		return print_fail(l->prompt, strerror(errno));
-	(void)snprintf(l->tokens, sizeof(l->tokens), "%lld", ((long long)st.st_size + 3) / 4);
+	text = malloc(PROMPT_MAX_BYTES + 1);
+	errno = 0;
+	n = text != NULL ? fread(text, 1, PROMPT_MAX_BYTES + 1, in) : 0;
+	l->text = (struct ask_more){text, n};
+	if (text == NULL || ferror(in) != 0)
+		n = 0;
+	(void)fclose(in);
+	if (errno != 0)
+		return print_fail(l->prompt, strerror(errno));
+	if (n == 0 || n > PROMPT_MAX_BYTES)
+		return print_fail(l->prompt, n == 0 ? "no prompt: it is empty" : "longer than 4 MiB");
+	(void)snprintf(l->text_bytes, sizeof(l->text_bytes), "%zu", n);
 	return 0;
 }
 
@@ -418,7 +433,7 @@ run(struct line *l)
 	if ((r = check_options(l)) != 0 || (r = check_timeout(l)) != 0 ||
 		(r = check_words(l)) != 0 || (r = check_slower(l)) != 0)
 		return r;
-	if (measure_prompt(l) != 0)
+	if (read_prompt(l) != 0)
 		return 1;
 	return l->command->local ? run_local(l) : talk(l);
 }

@@ -45,9 +45,9 @@ look(const char *socket, struct sample *s)
 	int r;
 
 	(void)snprintf(line, sizeof(line), "requests json within=%d\n", SAMPLE_MS);
-	r = ask(socket, "status json\n", false, take_line, &status);
+	r = ask(socket, "status json\n", NULL, false, take_line, &status);
 	if (r == 0)
-		r = ask(socket, line, false, take_line, &requests);
+		r = ask(socket, line, NULL, false, take_line, &requests);
 	if (r == 0 && (status.text == NULL || requests.text == NULL ||
 			      sample_parse(status.text, requests.text, &now) != 0))
 		r = print_fail("no full answer", "pdrouter is of another version");

@@ -18,12 +18,14 @@
 #include "master/supervise/inherit.h"
 #include "master/supervise/unix_socket.h"
 #include "shm/base/clock.h"
+#include "shm/base/decimal.h"
 #include "shm/base/lockfile.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 
 #define MAX_CLIENTS 16
 #define LINE_BYTES 1024
+#define PROMPT_BYTES (4u << 20)
 #define SILENCE_S 5
 #define BACKLOG 16
 #define AGAIN_MS 1000 /* delay of accept() after the process had no free descriptor */
@@ -39,6 +41,8 @@ struct client {
 	TAILQ_ENTRY(client) link;
 	struct control *ctl;
 	struct bufferevent *bev;
+	char *line;         /* whose prompt is not all here; NULL: none */
+	size_t prompt;      /* so many bytes of it */
 	uint64_t waits_for;        /* a reload's attempt, a ticket or WAITS_FOR_*; 0: nothing */
 	struct requests *requests; /* of WAITS_FOR_REQUESTS, else NULL */
 	struct event
@@ -249,8 +253,23 @@ static void
 cmd_explain(struct client *cl, const char *words, struct evbuffer *out)
 {
 	struct evbuffer *text = evbuffer_new();
+	const size_t n = cl->prompt;
+	const char *prompt = NULL;
 
-	finish(out, text, cl->ctl->hooks.explain(cl->ctl->hooks.arg, words, text));
+	if (n > 0) {
+		prompt = (const char *)evbuffer_pullup(
+			bufferevent_get_input(cl->bev), (ev_ssize_t)n);
+		words += strcspn(words, " ");
+		words += *words == ' ';
+	}
+	if (n == 0 && strncmp(words, "bytes=", 6) == 0) {
+		(void)evbuffer_add_printf(text, "a prompt has 1 byte to 4 MiB");
+		cl->closing = true; /* what follows is no line */
+		finish(out, text, -1);
+	} else {
+		finish(out, text,
+			cl->ctl->hooks.explain(cl->ctl->hooks.arg, words, prompt, n, text));
+	}
 }
 
 /* --- an answer in parts --- */
@@ -372,6 +391,7 @@ client_end(struct client *cl)
 	if (cl->ev_part != NULL)
 		event_free(cl->ev_part);
 	bufferevent_free(cl->bev); /* libevent lets a callback free its own bufferevent */
+	free(cl->line);
 	free(cl);
 	accept_again(c);
 }
@@ -400,6 +420,48 @@ run_line(struct client *cl, const char *line)
 	(void)evbuffer_add_printf(out, "\n");
 }
 
+/* The bytes of a prompt that follow the line; 0: none, or too many. */
+static size_t
+prompt_behind(const char *line)
+{
+	static const char head[] = "explain bytes=";
+	const char *at = line + sizeof(head) - 1;
+	uint64_t n;
+
+	if (strncmp(line, head, sizeof(head) - 1) != 0 ||
+		!decimal_read(&at, at + strcspn(at, " "), PROMPT_BYTES, &n))
+		return 0;
+	return (size_t)n;
+}
+
+/* Whether a line is here, with the prompt that follows it. */
+static bool
+read_line(struct client *cl)
+{
+	struct evbuffer *in = bufferevent_get_input(cl->bev);
+
+	if (cl->line == NULL) {
+		cl->line = evbuffer_readln(in, NULL, EVBUFFER_EOL_CRLF);
+		cl->prompt = cl->line != NULL ? prompt_behind(cl->line) : 0;
+		if (cl->prompt > 0)
+			bufferevent_setwatermark(cl->bev, EV_READ, 0, cl->prompt + LINE_BYTES);
+	}
+	return cl->line != NULL && evbuffer_get_length(in) >= cl->prompt;
+}
+
+/* The line and its prompt have been read. */
+static void
+end_line(struct client *cl)
+{
+	free(cl->line);
+	cl->line = NULL;
+	if (cl->prompt > 0) {
+		(void)evbuffer_drain(bufferevent_get_input(cl->bev), cl->prompt);
+		bufferevent_setwatermark(cl->bev, EV_READ, 0, LINE_BYTES);
+	}
+	cl->prompt = 0;
+}
+
 /*
  * Runs one command at a time, and the next one only when the previous answer is written.  A client that does
  * not read its answers is not read either, so at most one answer is buffered for a client.
@@ -409,17 +471,14 @@ run_lines(struct client *cl)
 {
 	struct evbuffer *in = bufferevent_get_input(cl->bev),
 			*out = bufferevent_get_output(cl->bev);
-	char *line;
-
-	while (cl->waits_for == 0 && evbuffer_get_length(out) == 0 &&
-		(line = evbuffer_readln(in, NULL, EVBUFFER_EOL_CRLF)) != NULL) {
-		run_line(cl, line);
-		free(line);
+	while (cl->waits_for == 0 && evbuffer_get_length(out) == 0 && read_line(cl)) {
+		run_line(cl, cl->line);
+		end_line(cl);
 	}
 	if (cl->waits_for != 0 || evbuffer_get_length(out) > 0) {
 		/* control_reloaded() or on_written() continues */
 		(void)bufferevent_disable(cl->bev, EV_READ);
-	} else if (evbuffer_get_length(in) >= LINE_BYTES) {
+	} else if (cl->line == NULL && evbuffer_get_length(in) >= LINE_BYTES) {
 		(void)evbuffer_add_printf(out, "ERR line too long\n");
 		cl->closing = true;
 		(void)bufferevent_disable(cl->bev, EV_READ);

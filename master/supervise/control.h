@@ -2,7 +2,7 @@
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
  *   reload | reload dry-run | config diff | upgrade | status | status json | workers | prefix | check | ping
- *   log-level LEVEL | explain [json] [tokens=N] MODEL
+ *   log-level LEVEL | explain [bytes=N] [json] MODEL: N bytes of a prompt follow the line
  *   requests [json] [slower=MS] | request [json] ID
  *   drain | undrain | in-flight | weight N | weight default, each with endpoints (master/fleet/wanted.h)
  *
@@ -10,7 +10,7 @@
  * configuration is in force or refused, an upgrade when the new instance has proven itself or has failed.  Commands may follow each other: each is run when the answer to
  * the one before it is written.  A long answer, that to `requests` and `request`, is made in parts, as the client reads it.
  *
- * Process: master.  Bounded: 16 clients, lines of 1 KiB, one answer, 5 s of silence or of not reading.
+ * Process: master.  Bounded: 16 clients, lines of 1 KiB, prompts of 4 MiB, one answer, 5 s of silence or of not reading.
  */
 #pragma once
 #include <stdbool.h>
@@ -32,7 +32,9 @@ struct control_hooks {
 	/* what a reload would change, in lines of text.  0, or -1 with the reason in error */
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
 	/* Each returns 0, or -1 with the reason in *out. */
-	int (*explain)(void *arg, const char *what, struct evbuffer *out);
+	/* `prompt`: n bytes, or NULL */
+	int (*explain)(void *arg, const char *what, const char *prompt, size_t n,
+		struct evbuffer *out);
 	int (*log_level)(void *arg, const char *word, struct evbuffer *out);
 	/* requests_new() */
 	struct requests *(*requests)(void *arg, bool find, const char *what, struct evbuffer *out);

@@ -1,10 +1,11 @@
 """policy: cache_aware: a prompt goes to the engine that has its beginning, unless waiting there would cost more than computing
 it elsewhere."""
+import json
 import re
 
 import pytest
 
-from procs import free_port, wait
+from procs import MODEL, free_port, wait
 
 POOL = {"policy": "cache_aware", "decode_policy": "round_robin"}
 QUIET = {"stats_interval": "1h", "workers": 2}  # no figures of other routers
@@ -166,6 +167,59 @@ def test_tokens_that_engines_say_are_cached_are_compared(world):
     shown = dict(zip(title.split(), row.split()))
     assert (shown["role"], shown["url"], shown["answers"], shown["tokens"]) == ("prefill", url, "3", str(int(prompt))), row
     assert float(shown["expect%"]) > float(shown["cached%"]) > 0
+
+
+def explain(r, prompt, *args):
+    file = r.world.file("prompt")
+    file.write_text(prompt)
+    said = r.ctl("explain", MODEL, *args, "--prompt", str(file))
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+def explained(r, prompt):
+    """What pdctl explain says of each prefill engine."""
+    return json.loads(explain(r, prompt, "--json"))
+
+
+def hits(r, prompt):
+    return {e["url"]: e["expected_hit"] for e in explained(r, prompt)["roles"]["prefill"]["engines"]}
+
+
+def test_explain_shows_what_is_expected_in_each_cache(world):
+    """Of a text and of bodies, quotes and all; nothing once the engine came up again.  Explaining changes nothing."""
+    world.check_engines = False  # a killed engine loses its blocks
+    p = [world.engine("prefill", port=free_port()) for _ in range(2)]
+    r = world.router(world.pool(p, [world.engine("decode")], **POOL), **QUIET).wait_all_up()
+    text = talk('a "quoted"\nconversation', 8000)
+    assert hits(r, text) == {e.url: 0 for e in p}
+    assert r.complete(text).status == 200
+    home = one(p, 'a "quoted"')
+    for prompt in text + " and on", json.dumps({"prompt": text + " and on"}):
+        for _ in range(2):
+            got = hits(r, prompt)
+            assert 1700 < got[p[home].url] <= 2002 and got[p[1 - home].url] == 0, got
+    assert explained(r, text)["tokens"] == 2000
+    assert explained(r, text[:2000])["roles"]["prefill"]["engines"][home]["expected_hit"] in range(400, 501)
+    assert set(hits(r, json.dumps({"prompt": text, "cache_salt": "s"})).values()) == {0}
+    shown = explain(r, "another one")
+    assert all(re.search(rf"  yes +{e.url} .*, hit 0\n", shown) for e in p), shown
+    assert "hit" not in r.ctl("explain", MODEL).stdout
+    p[home].stop()
+    r.wait_metric("endpoint_up", 0, engine=p[home].url)
+    p[home] = p[home].next_life()
+    r.wait_metric("endpoint_up", 1, engine=p[home].url)
+    assert hits(r, text) == {e.url: 0 for e in p}
+
+
+def test_explain_reads_the_body_of_a_chat(world):
+    r, p, d = world.pd(2, 1, pool=POOL, **QUIET)
+    body = {"model": MODEL, "messages": [{"role": "system", "content": talk("system", 4000)}, {"role": "user", "content": "hello"}]}
+    assert r.post("/v1/chat/completions", body).status == 200
+    (home,) = [e.url for e in p if e.requests()]
+    body["messages"][1]["content"] = "good bye"
+    got = hits(r, json.dumps(body))
+    assert 850 < got.pop(home) <= 1010 and set(got.values()) == {0}
 
 
 def test_without_an_index_it_is_least_loaded(world):

@@ -61,7 +61,7 @@ ask(void)
 	struct evbuffer *out = evbuffer_new();
 	struct json_object *answer;
 
-	cr_assert_eq(explain(fleet, "json m", out), 0);
+	cr_assert_eq(explain(fleet, "json m", NULL, 0, out), 0);
 	cr_assert_eq(evbuffer_add(out, "", 1), 0);
 	answer = json_tokener_parse((const char *)evbuffer_pullup(out, -1));
 	cr_assert_not_null(answer);

@@ -20,10 +20,20 @@ static struct event_base *base;
 static struct control *control;
 static struct sockaddr_un at = {.sun_family = AF_UNIX};
 
+/* Answers with what it got. */
+static int
+take_prompt(void *arg, const char *what, const char *prompt, size_t n, struct evbuffer *out)
+{
+	(void)arg;
+	(void)evbuffer_add_printf(out, "%s: %zu, %.*s\n", what, n,
+		prompt == NULL || n > 10 ? 10 : (int)n, prompt != NULL ? prompt : "none");
+	return 0;
+}
+
 static void
 setup(void)
 {
-	const struct control_hooks none = {.arg = NULL};
+	const struct control_hooks hooks = {.explain = take_prompt};
 	struct inherit nothing;
 	char dir[] = "/tmp/pdr-control-XXXXXX";
 
@@ -31,7 +41,7 @@ setup(void)
 	(void)snprintf(at.sun_path, sizeof(at.sun_path), "%s/sock", dir);
 	base = event_base_new();
 	inherit_init(&nothing);
-	cr_assert_eq(control_new(base, at.sun_path, &none, &nothing, &control), 0);
+	cr_assert_eq(control_new(base, at.sun_path, &hooks, &nothing, &control), 0);
 	cr_assert_not_null(control);
 }
 
@@ -179,4 +189,67 @@ Test(control, a_lock_that_is_free_in_a_moment_is_waited_for)
 	control_free(&second);
 	(void)strcat(other, ".lock");
 	cr_expect_eq(unlink(other), 0);
+}
+
+/* Sends all while the loop runs; the next command follows at once. */
+static void
+send_on(int fd, const char *p, size_t n)
+{
+	while (n > 0) {
+		const ssize_t sent = send(fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		p += sent > 0 ? sent : 0;
+		n -= sent > 0 ? (size_t)sent : 0;
+		(void)event_base_loop(base, EVLOOP_NONBLOCK);
+	}
+}
+
+static void
+expect_line(FILE *in, int fd, const char *want)
+{
+	char line[256] = "";
+
+	(void)run(10000, fd);
+	while (fgets(line, sizeof(line), in) != NULL && strcmp(line, "OK\n") == 0)
+		(void)run(10000, fd);
+	cr_expect_str_eq(line, want);
+}
+
+Test(control, a_prompt_follows_its_line)
+{
+	enum { BYTES = 3 << 20 };
+	char *prompt = malloc(BYTES);
+	const int fd = connect_client(); /* and a ping */
+	FILE *in = fdopen(fd, "r");
+
+	memset(prompt, 'x', BYTES);
+	memcpy(prompt, "status\nab\n", 10); /* it is no command */
+	setvbuf(in, NULL, _IONBF, 0);
+	send_on(fd, "explain m\nexplain bytes=5 json m\n12", 35);
+	send_on(fd, "345explain bytes=3145728 m\n", 27);
+	send_on(fd, prompt, BYTES);
+	send_on(fd, "explain m2\n", 11);
+	expect_line(in, fd, "m: 0, none\n");
+	expect_line(in, fd, "json m: 5, 12345\n");
+	expect_line(in, fd, "m: 3145728, status\n");
+	expect_line(in, fd, "ab\n");
+	expect_line(in, fd, "\n");
+	expect_line(in, fd, "m2: 0, none\n");
+	(void)fclose(in);
+	free(prompt);
+}
+
+Test(control, a_client_that_ends_within_its_prompt_ends)
+{
+	const int fd = connect_client();
+	char text[16] = "";
+
+	send_on(fd, "explain bytes=5 m\n12", 20);
+	cr_assert_eq(shutdown(fd, SHUT_WR), 0);
+	(void)run(10000, fd);
+	cr_expect_eq(recv(fd, text, sizeof(text) - 1, 0), 3);
+	for (unsigned i = 0; i < 500 && recv(fd, text, 1, MSG_DONTWAIT) != 0; i++)
+		(void)run(20, -1);
+	cr_expect_eq(recv(fd, text, 1, MSG_DONTWAIT), 0, "the connection is closed");
+	(void)close(fd);
 }
