@@ -1,5 +1,9 @@
 #include "shm/prefix.h"
 
+#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__) /* which sees a race in what is only a filter */
+#include <emmintrin.h>
+#define EIGHT_AT_ONCE
+#endif
 #include <stddef.h>
 #include <string.h>
 
@@ -128,9 +132,10 @@ left(const struct seg *seg, uint64_t word)
 static inline struct prefix_bucket *
 bucket(const struct seg *seg, uint64_t digest, uint32_t place)
 {
-	const uint64_t n = seg->hdr->prefix_buckets;
+	const uint64_t n = seg->hdr->prefix_buckets,
+		       at = ((digest >> 32) * n >> 32) + place;
 
-	return &seg->prefix[((digest >> 32) * n / (UINT64_C(1) << 32) + place) % n];
+	return &seg->prefix[at < n ? at : at % n]; /* a division takes as long as the bucket's words */
 }
 
 static void
@@ -144,45 +149,78 @@ fetch_ahead(const struct seg *seg, uint64_t digest, uint32_t place)
 struct look {
 	const struct seg *seg;
 	const struct prefix_key *key;
-	uint32_t row;
 	struct prefix_found *found;
+	uint64_t ends; /* bit i: cut i is the last one of some endpoint */
 };
+static_assert(PREFIX_CUTS <= 64, "ends has a bit for each");
 
-/* Notes that endpoint `ep` has so many cuts, unless the word that says so is stale. */
-static bool
-note(const struct look *l, uint64_t word, uint32_t ep, uint32_t cuts)
+static struct prefix_hit
+meet(const struct seg *seg, uint32_t ep, uint32_t round)
 {
-	struct prefix_hit *hit = &l->found->of[ep];
-
-	if (hit->round != l->found->round)
-		*hit = (struct prefix_hit){.round = l->found->round,
-			.now = (uint32_t)stamp_now(l->seg, ep),
-			.capacity = (uint32_t)capacity_units(l->seg, ep)};
-	if (((hit->now - word) & BITS(STAMP_BITS)) > hit->capacity)
-		return false;
-	if (hit->cuts < cuts)
-		hit->cuts = cuts;
-	return true;
+	return (struct prefix_hit){.round = round,
+		.now = (uint32_t)stamp_now(seg, ep),
+		.capacity = (uint32_t)capacity_units(seg, ep)};
 }
 
-/* Notes the endpoints that have cut `i`, and returns their number. */
-static uint32_t
-look_at(const struct look *l, uint32_t i)
+/*
+ * The ways of a bucket whose words seem to have the tag, a bit for each; tag 0: that were never used.  Who takes a word
+ * reads it again, as the one word that shm_load() gives.
+ */
+static inline uint32_t
+ways_of(const struct prefix_bucket *b, uint64_t tag)
 {
-	const uint64_t digest = l->key->digest[i], tag = tag_of(digest);
+	uint32_t ways = 0;
+#ifdef EIGHT_AT_ONCE
+	const __m128i want = _mm_set1_epi32((int)(tag >> TAG_AT));
+	const __m128 *w = (const __m128 *)(const void *)b->word;
+
+	for (uint32_t k = 0; k < PREFIX_WAYS; k += 4, w += 2) {
+		const __m128i upper = _mm_castps_si128(_mm_shuffle_ps(w[0], w[1], 0xdd)),
+			      tags = _mm_srli_epi32(upper, TAG_AT - 32);
+
+		ways |= (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(tags, want))) << k;
+	}
+#else
+	for (uint32_t k = 0; k < PREFIX_WAYS; k++)
+		ways |= (uint32_t)(shm_load(&b->word[k]) >> TAG_AT == tag >> TAG_AT) << k;
+#endif
+	return ways;
+}
+
+/* Notes the endpoints that have cut `i`, in these ways of its bucket, unless their words are stale.  Returns their number. */
+static uint32_t
+note_ways(const struct look *l, const struct prefix_bucket *b, uint32_t ways, uint32_t i)
+{
+	const uint64_t tag = tag_of(l->key->digest[i]);
+	const uint32_t round = l->found->round, nslots = l->found->nslots;
+	struct prefix_hit *const of = l->found->of;
 	uint32_t n = 0;
 
-	for (uint32_t place = 0; place < l->row; place++) {
-		const struct prefix_bucket *b = bucket(l->seg, digest, place);
+	for (; ways != 0; ways &= ways - 1) {
+		const uint64_t word = shm_load(&b->word[__builtin_ctz(ways)]);
+		const uint32_t ep = word_slot(word);
 
-		for (uint32_t k = 0; k < PREFIX_WAYS; k++) {
-			const uint64_t word = shm_load(&b->word[k]);
-
-			if ((word ^ tag) >> TAG_AT == 0 && word_slot(word) < l->found->nslots)
-				n += note(l, word, word_slot(word), i + 1);
-		}
+		if ((word ^ tag) >> TAG_AT != 0 || ep >= nslots)
+			continue;
+		if (of[ep].round != round)
+			of[ep] = meet(l->seg, ep, round);
+		if (((of[ep].now - word) & BITS(STAMP_BITS)) > of[ep].capacity)
+			continue;
+		if (of[ep].cuts <= i)
+			of[ep].cuts = i + 1;
+		n++;
 	}
 	return n;
+}
+
+/* The same of all ways at a place. */
+static uint32_t
+look_at(const struct look *l, uint32_t place, uint32_t i)
+{
+	const uint64_t digest = l->key->digest[i];
+	const struct prefix_bucket *b = bucket(l->seg, digest, place);
+
+	return note_ways(l, b, ways_of(b, tag_of(digest)), i);
 }
 
 /* Of cuts lo and hi, which so many endpoints have. */
@@ -191,11 +229,30 @@ struct range {
 };
 
 /*
+ * The cut to look at between lo and hi: where the beginning of another endpoint ends, and at the cut behind that.  Most
+ * engines that have the beginning of a prompt have it as far as others: to the end of the system prompt.  Else the middle.
+ */
+static uint32_t
+middle(uint64_t ends, uint32_t lo, uint32_t hi)
+{
+	const uint32_t mid = (lo + hi) / 2;
+	const uint64_t in = ends & BITS(hi) & ~BITS(lo), below = in & BITS(mid),
+		       above = in & ~BITS(mid);
+	uint32_t at = mid;
+
+	if (above != 0)
+		at = (uint32_t)__builtin_ctzll(above);
+	if (below != 0 && (above == 0 || mid - (63 - (uint32_t)__builtin_clzll(below)) < at - mid))
+		at = 63 - (uint32_t)__builtin_clzll(below);
+	return at > lo ? at : lo + 1;
+}
+
+/*
  * An endpoint that has a cut has all cuts before it.  So between two cuts that equally many have, no endpoint's
- * beginning ends; else the cut in the middle is looked at, and both halves.  Lost words make this find less.
+ * beginning ends; else a cut in between is looked at, and both parts.  Lost words make this find less.
  */
 static void
-look_between(const struct look *l, struct range r)
+look_between(struct look *l, uint32_t place, struct range r)
 {
 	struct range todo[PREFIX_CUTS];
 	uint32_t n = 0;
@@ -203,25 +260,48 @@ look_between(const struct look *l, struct range r)
 	for (;;) {
 		uint32_t mid, nmid;
 
+		if (r.nlo > r.nhi && r.hi - r.lo == 1)
+			l->ends |= UINT64_C(1) << r.lo;
 		if (r.hi - r.lo < 2 || r.nlo <= r.nhi) {
 			if (n == 0)
 				return;
 			r = todo[--n];
 			continue;
 		}
-		mid = (r.lo + r.hi) / 2;
-		nmid = look_at(l, mid);
+		mid = middle(l->ends, r.lo, r.hi);
+		nmid = look_at(l, place, mid);
 		todo[n++] = (struct range){r.lo, r.nlo, mid, nmid};
 		r = (struct range){mid, nmid, r.hi, r.nhi};
 	}
+}
+
+/*
+ * Looks up the endpoints that have their words at this place.  Who has the last cut has the first one, too: those are
+ * only counted there.
+ */
+static void
+look_in(struct look *l, uint32_t place)
+{
+	const uint64_t *const digest = l->key->digest;
+	const uint32_t last = l->key->n - 1;
+	const struct prefix_bucket *first = bucket(l->seg, digest[0], place);
+	const uint32_t ways = ways_of(first, tag_of(digest[0]));
+	struct range all = {.lo = 0, .hi = last};
+
+	if (ways == 0)
+		return;
+	all.nhi = last > 0 ? look_at(l, place, last) : 0;
+	if (all.nhi == (uint32_t)__builtin_popcount(ways))
+		return;
+	all.nlo = note_ways(l, first, ways, 0);
+	look_between(l, place, all);
 }
 
 void
 prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, uint32_t tokens,
 	struct prefix_found *ret)
 {
-	const struct look l = {seg, key, row, ret};
-	struct range all;
+	struct look l = {.seg = seg, .key = key, .found = ret};
 
 	if (++ret->round == 0) { /* a round of 2^32 prompts ago */
 		memset(ret->of, 0, ret->nslots * sizeof(ret->of[0]));
@@ -233,49 +313,57 @@ prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, u
 	if (key->n == 0 || seg->hdr->prefix_buckets == 0)
 		return;
 	ret->part = ((uint64_t)tokens << PREFIX_PART_BITS) / key->bytes;
-	all.lo = 0;
-	all.hi = key->n - 1;
-	fetch_ahead(seg, key->digest[all.hi], 0);
-	all.nlo = look_at(&l, 0);
-	if (all.nlo == 0)
-		return;
-	all.nhi = look_at(&l, all.hi);
-	look_between(&l, all);
+	for (uint32_t place = 0; place < row; place++)
+		look_in(&l, place);
 }
 
 /* --- inserting --------------------------------------------------------------------------------- */
 
-/* The word to take: the endpoint's own, else the one that is stale longest, or will be first. */
-static uint64_t *
-victim(const struct seg *seg, struct prefix_bucket *b, uint64_t mine)
+/* The word that is stale longest, or will be first. */
+static uint32_t
+stalest(const struct seg *seg, const struct prefix_bucket *b)
 {
-	uint64_t *best = &b->word[0];
+	uint32_t best = 0;
 	int64_t least = INT64_MAX;
 
 	for (uint32_t k = 0; k < PREFIX_WAYS; k++) {
-		const uint64_t word = shm_load(&b->word[k]);
-		int64_t rest;
+		const int64_t rest = left(seg, shm_load(&b->word[k]));
 
-		if ((word ^ mine) >> STAMP_BITS == 0)
-			return &b->word[k];
-		rest = word == 0 ? INT64_MIN : left(seg, word);
 		if (rest < least) {
 			least = rest;
-			best = &b->word[k];
+			best = k;
 		}
 	}
 	return best;
 }
 
+/* The endpoint's own word; PREFIX_WAYS: it has none. */
+static uint32_t
+own_way(const struct prefix_bucket *b, uint64_t mine)
+{
+	for (uint32_t ways = ways_of(b, mine); ways != 0; ways &= ways - 1) {
+		const uint32_t k = (uint32_t)__builtin_ctz(ways);
+
+		if ((shm_load(&b->word[k]) ^ mine) >> STAMP_BITS == 0)
+			return k;
+	}
+	return PREFIX_WAYS;
+}
+
+/* Stores the word in place of the endpoint's own, else of one that was never used, else of the stalest. */
 static void
 put(struct seg *seg, uint64_t digest, uint32_t place, uint64_t mine, struct prefix_taken *taken)
 {
-	uint64_t *to = victim(seg, bucket(seg, digest, place), mine);
-	const uint64_t was = shm_load(to);
+	struct prefix_bucket *b = bucket(seg, digest, place);
+	uint32_t k = own_way(b, mine), empty;
 
-	taken->empty += was == 0;
-	taken->fresh += was != 0 && (was ^ mine) >> STAMP_BITS != 0 && left(seg, was) >= 0;
-	shm_store(to, mine);
+	if (k == PREFIX_WAYS) {
+		empty = ways_of(b, 0);
+		k = empty != 0 ? (uint32_t)__builtin_ctz(empty) : stalest(seg, b);
+		taken->empty += empty != 0;
+		taken->fresh += empty == 0 && left(seg, shm_load(&b->word[k])) >= 0;
+	}
+	shm_store(&b->word[k], mine);
 }
 
 struct prefix_taken

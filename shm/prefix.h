@@ -72,8 +72,9 @@ struct prefix_found *prefix_found_new(uint32_t nslots);
 uint32_t prefix_row(uint32_t nendpoints);
 /* The same of a pool: every engine that a prompt of the pool may go to has its place in the row. */
 uint32_t prefix_row_of(const struct table_pool *pool);
-/* Looks up which endpoints have which beginning of a prompt of so many tokens.  Reads some log2(key->n) rows for each
- * length in which they differ.  The key must stay as long as the result is used. */
+/* Looks up which endpoints have which beginning of a prompt of so many tokens.  Reads two buckets at each place of the row,
+ * and some log2(key->n) for each length in which the endpoints there differ.  The key must stay as long as the result
+ * is used. */
 void prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, uint32_t tokens,
 	struct prefix_found *ret);
 /* The words that an insertion has taken. */

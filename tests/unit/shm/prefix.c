@@ -78,6 +78,15 @@ insert(const struct prefix_key *key, uint32_t ep, uint32_t computes)
 	(void)prefix_insert(seg, key, row, ep, computes);
 }
 
+static uint64_t
+next(uint64_t *x)
+{
+	*x ^= *x << 13;
+	*x ^= *x >> 7;
+	*x ^= *x << 17;
+	return *x;
+}
+
 /* The cuts that the endpoint has. */
 static uint32_t
 cuts(const struct prefix_key *key, uint32_t ep)
@@ -308,6 +317,38 @@ Test(shm_prefix, a_beginning_that_all_engines_have_is_found_at_all)
 	for (uint32_t ep = 0; ep < ENDPOINTS; ep++)
 		cr_expect_eq(found->of[ep].cuts, ep == 40 ? deep.n : key.n, "%u: %u", ep,
 			found->of[ep].cuts);
+}
+
+/* Engines end at a few common cuts, or each at its own: whatever was found of others, each is found at its own. */
+Test(shm_prefix, each_of_many_engines_is_found_with_its_longest_beginning)
+{
+	uint64_t rnd = 4711;
+	uint32_t rounds = 0;
+
+	row = prefix_row(ENDPOINTS);
+	for (uint32_t round = 0; round < 300; round++) {
+		uint32_t want[ENDPOINTS], level[7], lost = 0;
+		struct prefix_key key;
+
+		memset(seg->prefix, 0, seg->hdr->prefix_buckets * sizeof(*seg->prefix));
+		prefix_cut(&secret, ROOT + round, text, 100000, &key);
+		for (uint32_t i = 0; i < 7; i++)
+			level[i] = (uint32_t)(next(&rnd) % (key.n + 1));
+		for (uint32_t ep = 0; ep < ENDPOINTS; ep++) {
+			struct prefix_key has = key;
+
+			has.n = round % 2 == 0 ? level[next(&rnd) % (1 + round % 7)]
+					       : (uint32_t)(next(&rnd) % (key.n + 1));
+			want[ep] = has.n;
+			lost += prefix_insert(seg, &has, row, ep, 0).fresh;
+		}
+		prefix_look(seg, &key, row, 1000, found);
+		for (uint32_t ep = 0; ep < ENDPOINTS && lost == 0; ep++)
+			cr_assert_eq(prefix_has(found, ep) ? found->of[ep].cuts : 0, want[ep],
+				"round %u, engine %u", round, ep);
+		rounds += lost == 0; /* else two rows overlap */
+	}
+	cr_expect_gt(rounds, 50, "%u", rounds);
 }
 
 Test(shm_prefix, a_row_grows_with_the_engines)
