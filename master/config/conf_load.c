@@ -164,21 +164,38 @@ append(char **text, const char *word)
 	*text = longer;
 }
 
-static bool
-has_kv_events(const struct conf *c)
+static uint32_t
+larger(uint32_t a, uint32_t b)
 {
-	bool any = false;
+	return a > b ? a : b;
+}
+
+/* The ranks that publish, of an endpoint of that pool. */
+static uint32_t
+ranks_of(const struct conf_pool *p, const struct conf_endpoint *e)
+{
+	if (p->kv_events == NULL && e->kv_events == NULL)
+		return 0;
+	return e->dp_ranks > 1 ? e->dp_ranks : 1;
+}
+
+/* An endpoint that comes later, by an announcement or a file, has one. */
+static uint32_t
+kv_event_ranks(const struct conf *c)
+{
+	uint32_t most = 0;
 
 	for (size_t i = 0; i < c->npools; i++) {
 		const struct conf_pool *p = &c->pools[i];
 
-		any = any || p->kv_events != NULL;
+		if (p->kv_events != NULL && most == 0)
+			most = 1;
 		for (size_t k = 0; k < p->nendpoints; k++)
-			any = any || p->endpoints[k].kv_events != NULL;
+			most = larger(most, ranks_of(p, &p->endpoints[k]));
 		for (size_t k = 0; k < p->ndns; k++)
-			any = any || p->dns[k].as.kv_events != NULL;
+			most = larger(most, ranks_of(p, &p->dns[k].as));
 	}
-	return any;
+	return most;
 }
 
 /* What a notifier is born with; another one takes its place when this changes. */
@@ -187,13 +204,12 @@ set_notifier_key(struct conf *c)
 {
 	free(c->notifier_key);
 	c->notifier_key = NULL;
-	c->has_kv_events = has_kv_events(c);
-	if (c->lmcache_listen == NULL && c->announce_listen == NULL && !c->has_kv_events)
+	c->kv_event_ranks = kv_event_ranks(c);
+	if (c->lmcache_listen == NULL && c->announce_listen == NULL && c->kv_event_ranks == 0)
 		return;
-	c->notifier_key = mem_printf("%" PRIu64 " ", c->announce_forget_ms);
+	c->notifier_key = mem_printf("%" PRIu64 " %" PRIu32 " ", c->announce_forget_ms, c->kv_event_ranks);
 	append(&c->notifier_key, c->lmcache_listen);
 	append(&c->notifier_key, c->announce_listen);
-	append(&c->notifier_key, c->has_kv_events ? "kv_events" : NULL);
 	for (size_t i = 0; i < c->nlmcache_networks; i++)
 		append(&c->notifier_key, c->lmcache_networks[i]);
 	append(&c->notifier_key, NULL);

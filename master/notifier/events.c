@@ -30,7 +30,13 @@
 
 /* A batch is what one step of the engine's scheduler has stored and removed: 64 KiB for 8192 tokens. */
 #define MAX_MESSAGE (1 << 20)
-#define QUEUED 256           /* messages that libzmq reads ahead of each publisher */
+/*
+ * Messages that libzmq reads ahead of each publisher.  What it does not read waits in the sockets' buffers, and then at the
+ * publisher: few lose nothing.
+ */
+#define QUEUED 4
+#define BYTES_MAX (UINT64_C(1) << 30) /* of all: 256 publishers that fill it with the longest messages */
+#define REPLAYS 256                   /* at once */
 #define BATCH 64             /* messages of one socket before the others have their turn */
 #define READY 64             /* sockets in one turn */
 #define TURN_BYTES (1 << 20) /* of all sockets in one turn: notices wait meanwhile */
@@ -89,7 +95,24 @@ struct events {
 uint32_t
 events_sockets(uint32_t max_endpoints)
 {
-	return 2 * max_endpoints;
+	return 2 * max_endpoints + 2 * REPLAYS; /* one that is closed stays for a moment */
+}
+
+uint64_t
+events_fds(uint32_t max_endpoints, uint32_t ranks)
+{
+	/* an eventfd of each socket, and a connection of each rank.  One that is closed stays for a moment. */
+	const uint64_t subs = (uint64_t)max_endpoints * (1 + ranks), replays = 2 * REPLAYS;
+
+	return ranks > 0 ? 2 * (subs + replays) : 0;
+}
+
+uint64_t
+events_bytes(uint32_t max_endpoints, uint32_t ranks)
+{
+	const uint64_t bytes = (uint64_t)max_endpoints * ranks * QUEUED * MAX_MESSAGE;
+
+	return bytes < BYTES_MAX ? bytes : BYTES_MAX;
 }
 
 struct events *
@@ -456,7 +479,8 @@ ask_replay(struct events *e, uint32_t ep, uint32_t rank, uint64_t from, uint64_t
 	const uint64_t now_ms = clock_ms();
 	uint8_t number[8];
 
-	if (s->source.replay[0] == '\0' || r->replay != NULL || now_ms < r->next_ms)
+	if (s->source.replay[0] == '\0' || r->replay != NULL || now_ms < r->next_ms ||
+		e->nreplays == REPLAYS)
 		return false;
 	r->next_ms = now_ms + REPLAY_EACH_MS;
 	r->replay = open_socket(e, ZMQ_DEALER, s->source.replay, WAKES);

@@ -22,5 +22,9 @@ void events_free(struct events **); /* NULL is fine; before the context ends */
 int events_fd(const struct events *e);
 /* A part of what has come.  True: there may be more.  Once every half second it also follows the sources. */
 bool events_take(struct events *e);
-/* ZMQ sockets, of which each has a descriptor or two of its own beside its connection, for so many endpoints. */
+/* ZMQ sockets for so many endpoints. */
 uint32_t events_sockets(uint32_t max_endpoints);
+/* The descriptors of these, and what libzmq may hold of what publishers send, where an endpoint has at most so many ranks.
+ * 0 ranks: nobody publishes. */
+uint64_t events_fds(uint32_t max_endpoints, uint32_t ranks);
+uint64_t events_bytes(uint32_t max_endpoints, uint32_t ranks);

@@ -407,7 +407,7 @@ open_sockets(struct notifier *n)
 	}
 	if (n->h->notices_from != 0)
 		return 0; /* a newer instance has the addresses, and the engines' KV events */
-	if (c->has_kv_events)
+	if (c->kv_event_ranks > 0)
 		r = open_events(n);
 	if (r != 0)
 		return r;
@@ -480,12 +480,8 @@ data_bytes(void)
 static rlim_t
 most_fds(const struct heritage *h)
 {
-	const rlim_t listening = CONNECTIONS + OWN_FDS + h->seg->hdr->nslots;
-
-	/* each of these sockets has a connection and an eventfd */
-	return h->conf->has_kv_events
-		       ? listening + 2 * (rlim_t)events_sockets(h->seg->hdr->max_endpoints)
-		       : listening;
+	return CONNECTIONS + OWN_FDS + h->seg->hdr->nslots +
+	       events_fds(h->seg->hdr->max_endpoints, h->conf->kv_event_ranks);
 }
 
 /*
@@ -500,7 +496,9 @@ bound_all(const struct heritage *h)
 
 	bound(RLIMIT_NOFILE, most_fds(h));
 	if (now > 0)
-		bound(RLIMIT_DATA, now + QUEUED_BYTES);
+		bound(RLIMIT_DATA, now + QUEUED_BYTES +
+					   events_bytes(h->seg->hdr->max_endpoints,
+						   h->conf->kv_event_ranks));
 }
 
 static int

@@ -250,7 +250,7 @@ on_forbidden_call(int sig, siginfo_t *info, void *context)
 void
 sandbox_enter(const struct heritage *h)
 {
-	const enum sandbox kind = h->kind == SANDBOX_NOTIFIER && h->conf->has_kv_events
+	const enum sandbox kind = h->kind == SANDBOX_NOTIFIER && h->conf->kv_event_ranks > 0
 					  ? SANDBOX_SUBSCRIBER
 					  : h->kind;
 	struct sigaction on_call = {

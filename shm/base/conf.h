@@ -441,7 +441,8 @@ struct conf {
 	/* all settings that a notifier reads at its start, as one text: a change starts a new
 	 * notifier; NULL: no notifier is needed */
 	char *notifier_key;
-	uint32_t has_kv_events;    /* 1: some pool's engines publish KV events */
+	/* the most ranks of an engine that publishes KV events, a publisher each; 0: no engine does */
+	uint32_t kv_event_ranks;
 	char *trace_otlp;          /* URL of the collector of spans, or NULL: no exporter */
 	uint64_t trace_ring_bytes; /* room for the finished spans of one worker */
 

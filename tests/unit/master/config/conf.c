@@ -824,6 +824,32 @@ Test(conf, a_pool_that_waits_for_ready_messages_has_a_listener)
 	}
 }
 
+/* The notifier needs descriptors for each rank that publishes: more ranks, another notifier. */
+Test(conf, ranks_that_publish_kv_events_are_counted)
+{
+	static const struct {
+		const char *more;
+		uint32_t ranks;
+	} t[] = {
+		{"", 0},
+		{"   kv_events: tcp://*:5557\n", 1},
+		{"   kv_events: tcp://*:5557\n   dns: [{role: decode, name: a.b, port: 1, dp_ranks: 8}]\n", 8},
+		{"   dns: [{role: decode, name: a.b, port: 1, dp_ranks: 8}]\n", 0},
+		{"   dns: [{role: decode, name: a.b, port: 1, dp_ranks: 4, kv_events: tcp://*:1}]\n", 4},
+	};
+
+	for (size_t i = 0; i < NELEMS(t); i++) {
+		char text[1024];
+		struct conf *c;
+
+		(void)snprintf(text, sizeof(text), "%s%s", PAIR("nixl", "", ""), t[i].more);
+		c = parse(text);
+		cr_expect_eq(c->kv_event_ranks, t[i].ranks, "%zu: %u", i, c->kv_event_ranks);
+		cr_expect_eq(c->notifier_key != NULL, t[i].ranks > 0, "%zu", i);
+		conf_free(&c);
+	}
+}
+
 /* An announced engine says its address itself. */
 Test(conf, p2p_nccl_engines_that_announce_themselves)
 {

@@ -2,6 +2,7 @@
 #include "master/notifier/events.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -49,10 +50,9 @@ source_at(uint32_t ep, const char *address)
 	return s;
 }
 
-static void *
-publisher(uint32_t ep)
+static void
+publish_at(void *pub, uint32_t ep)
 {
-	void *pub = zmq_socket(ctx, ZMQ_PUB);
 	int linger = 0;
 	struct kv_source s;
 	char address[64];
@@ -63,6 +63,14 @@ publisher(uint32_t ep)
 	cr_assert_eq(zmq_getsockopt(pub, ZMQ_LAST_ENDPOINT, address, &n), 0);
 	s = source_at(ep, address);
 	kv_source_put(seg, ep, &s);
+}
+
+static void *
+publisher(uint32_t ep)
+{
+	void *pub = zmq_socket(ctx, ZMQ_PUB);
+
+	publish_at(pub, ep);
 	return pub;
 }
 
@@ -279,4 +287,42 @@ Test(notifier_events, a_silent_publisher_is_not_followed_because_a_killed_predec
 	kv_source_put(seg, 2, &s);
 	(void)events_take(events);
 	cr_expect_not(prefix_held(seg, 2, &held));
+}
+
+/* What a publisher sends while nobody reads waits at the publisher, and not in the notifier. */
+Test(notifier_events, little_of_each_publisher_is_read_ahead)
+{
+	enum { BYTES = 1000000, MESSAGES = 100 };
+	void *pub = zmq_socket(ctx, ZMQ_PUB);
+	char *big = calloc(1, BYTES);
+	const int few = 1;
+	uint64_t before;
+
+	(void)zmq_setsockopt(pub, ZMQ_SNDHWM, &few, sizeof(few));
+	publish_at(pub, 0);
+	until_read(pub, 0);
+	before = bad_of(0);
+	for (unsigned i = 0; i < MESSAGES; i++) {
+		(void)zmq_send(pub, big, BYTES, ZMQ_DONTWAIT);
+		(void)usleep(5000);
+	}
+	for (unsigned i = 0; i < 50; i++) {
+		(void)events_take(events);
+		(void)usleep(2000);
+	}
+	cr_expect_gt(bad_of(0), before);
+	cr_expect_lt(bad_of(0) - before, 40, "%u", (unsigned)(bad_of(0) - before));
+	(void)zmq_close(pub);
+	free(big);
+}
+
+Test(notifier_events, descriptors_are_counted_for_each_rank)
+{
+	cr_expect_eq(events_fds(512, 0), 0);
+	cr_expect_geq(events_fds(512, 1), 512 * 2);
+	cr_expect_geq(events_fds(512, 16), 512 * 17);
+	cr_expect_geq(events_fds(65536, 1024), UINT64_C(65536) * 1025);
+	cr_expect_eq(events_bytes(512, 0), 0);
+	cr_expect_geq(events_bytes(4, 1), 16 << 20);
+	cr_expect_eq(events_bytes(65536, 1024), 1 << 30);
 }
