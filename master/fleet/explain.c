@@ -3,6 +3,7 @@
 #include <event2/buffer.h>
 #include <inttypes.h>
 #include <json-c/json.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include "shm/base/mem.h"
 #include "shm/core/rcu.h"
 #include "shm/prefix.h"
+#include "worker/schedule/policy.h"
 
 #define ALL_GROUPS UINT64_MAX
 
@@ -48,6 +50,7 @@ struct answer {
 	uint64_t load;      /* that the policy compares, the request included */
 	bool cached;        /* the policy looks at caches, and `guess` says what is expected there */
 	struct prefix_guess guess;
+	double cost; /* that the policy compares, by weight; INFINITY: it cannot be chosen */
 };
 
 /* --- what is so --------------------------------------------------------------------------- */
@@ -75,10 +78,50 @@ answer_of(const struct query *q, enum role role, const struct table_pick *pick)
 	a.short_context = a.te->max_context != 0 && q->tokens > a.te->max_context;
 	a.weight = weight_now(q, &a);
 	a.load = tokens ? a.view.tokens + q->tokens : (uint64_t)a.view.count + a.view.foreign + 1;
-	a.cached = q->found != NULL && q->pool->policy[role] == POLICY_CACHE_AWARE;
-	if (a.cached)
-		a.guess = prefix_expect(q->fleet->seg, q->found, pick->slot);
 	return a;
+}
+
+/* Requests whose length is not known, of other routers or where load counts requests, count as long as this one. */
+static struct policy_view
+view_of(const struct query *q, enum role role)
+{
+	const struct table_pool *tp = q->pool;
+	const bool tokens = tp->load[role] == LOAD_TOKENS;
+
+	return (struct policy_view){.seg = q->fleet->seg,
+		.picks = tp->picks[role],
+		.n = tp->n[role],
+		.max_weight = tp->max_weight[role],
+		.groups = q->groups,
+		.model = q->model,
+		.load = tp->load[role],
+		.own = tokens ? q->tokens : 1,
+		.foreign_unit = tokens ? q->tokens : 1,
+		.tokens = (uint32_t)q->tokens,
+		.unit_tokens = tokens ? 1 : (uint32_t)q->tokens,
+		.found = q->found,
+		.now_ms = q->now_ms,
+		.slow_start_ms = tp->slow_start_ms,
+		.foreign_max_age_ms = q->table->foreign_max_age_ms};
+}
+
+/* What cache_aware makes of the caches. */
+static void
+look_at_caches(const struct query *q, enum role role, struct answer all[])
+{
+	const struct policy_view v = view_of(q, role);
+	double *costs;
+
+	if (q->found == NULL || q->pool->policy[role] != POLICY_CACHE_AWARE)
+		return;
+	costs = mem_array(v.n, sizeof(*costs));
+	policy_cache_aware_costs(&v, costs);
+	for (uint32_t i = 0; i < v.n; i++) {
+		all[i].cached = true;
+		all[i].guess = prefix_expect(v.seg, q->found, v.picks[i].slot);
+		all[i].cost = costs[i];
+	}
+	free(costs);
 }
 
 /* A bit for each group that has an engine which could be chosen. */
@@ -145,7 +188,11 @@ print_engine(const struct query *q, const struct answer *a, struct evbuffer *out
 		", foreign %" PRIu32 ", load %" PRIu64 ", weight %.2f, score %s", a->view.foreign,
 		a->load, a->weight, score);
 	if (a->cached)
-		(void)evbuffer_add_printf(out, ", hit %" PRIu32, a->guess.expected);
+		(void)evbuffer_add_printf(out, ", hit %" PRIu32 ", cost ", a->guess.expected);
+	if (a->cached && isfinite(a->cost))
+		(void)evbuffer_add_printf(out, "%.0f", a->cost);
+	else if (a->cached)
+		(void)evbuffer_add_printf(out, "-");
 	(void)evbuffer_add_printf(out, "%s%s%s%s\n", group[0] != '\0' ? ", group " : "", group,
 		more[0] != '\0' ? ": " : "", more);
 }
@@ -173,6 +220,7 @@ add_engine(const struct query *q, const struct answer *a, struct json_object *li
 	(void)json_object_object_add(
 		o, "score", a->weight > 0 ? json_object_new_double_s(0, score) : NULL);
 	json_out_number(o, "expected_hit", a->cached, a->guess.expected);
+	json_out_number(o, "cost", a->cached && isfinite(a->cost), (uint64_t)round(a->cost));
 	json_out_add(o, "group", group_of(q, a));
 	(void)json_object_array_add(list, o);
 }
@@ -188,6 +236,7 @@ answers_of(const struct query *q, enum role role, uint32_t *ret_free)
 		all[i] = answer_of(q, role, &q->pool->picks[role][i]);
 		*ret_free += all[i].bar == BAR_NONE;
 	}
+	look_at_caches(q, role, all);
 	return all;
 }
 

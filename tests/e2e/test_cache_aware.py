@@ -182,8 +182,8 @@ def explained(r, prompt):
     return json.loads(explain(r, prompt, "--json"))
 
 
-def hits(r, prompt):
-    return {e["url"]: e["expected_hit"] for e in explained(r, prompt)["roles"]["prefill"]["engines"]}
+def hits(r, prompt, what="expected_hit"):
+    return {e["url"]: e[what] for e in explained(r, prompt)["roles"]["prefill"]["engines"]}
 
 
 def test_explain_shows_what_is_expected_in_each_cache(world):
@@ -203,13 +203,33 @@ def test_explain_shows_what_is_expected_in_each_cache(world):
     assert explained(r, text[:2000])["roles"]["prefill"]["engines"][home]["expected_hit"] in range(400, 501)
     assert set(hits(r, json.dumps({"prompt": text, "cache_salt": "s"})).values()) == {0}
     shown = explain(r, "another one")
-    assert all(re.search(rf"  yes +{e.url} .*, hit 0\n", shown) for e in p), shown
+    assert all(re.search(rf"  yes +{e.url} .*, hit 0, cost \d+\n", shown) for e in p), shown
     assert "hit" not in r.ctl("explain", MODEL).stdout
     p[home].stop()
     r.wait_metric("endpoint_up", 0, engine=p[home].url)
     p[home] = p[home].next_life()
     r.wait_metric("endpoint_up", 1, engine=p[home].url)
     assert hits(r, text) == {e.url: 0 for e in p}
+
+
+def test_explain_shows_the_costs_that_are_compared(world, hold):
+    """The lowest gets the request."""
+    r, p, d = world.pd(3, 1, pool=POOL, **{**QUIET, "workers": 1})
+    hold.arm(p)
+    text = talk("conversation", 8000)
+    assert r.complete(text).status == 200
+    home = one(p, "conversation")
+    for n in 100, 3000, 3000:
+        hold(r, p, n)
+    hit, cost = hits(r, text), hits(r, text, "cost")
+    assert [hit[e.url] > 0 for e in p] == [i == home for i in range(3)]
+    assert 1500 <= cost[p[home].url] < 1900, "half of 3,000, and what the engine does not have"
+    forget_but_hold(p, hold)
+    assert r.complete(text).status == 200
+    assert p[one(p, "conversation")].url == min(cost, key=cost.get)
+    assert r.ctl("drain", p[home].url).returncode == 0
+    engines = explained(r, text)["roles"]["prefill"]["engines"]
+    assert [(e["cost"] is None, e["expected_hit"] > 0) for e in engines] == [(i == home, i == home) for i in range(3)]
 
 
 def test_explain_reads_the_body_of_a_chat(world):

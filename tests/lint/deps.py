@@ -53,6 +53,7 @@ FILES = {
     ("shm/core/seg.c", "shm/metrics_layout.h"): "seg.c lays the segment out, so it knows the size of each structure",
     ("shm/core/rcu.c", "shm/table.h"): "the table is what a reader protects",
     ("shm/core/rcu.c", "shm/api_keys.h"): "the same of the keys of clients",
+    ("master/fleet/explain.c", "worker/schedule/policy.h"): "the policy itself says what it compares: a second copy would lie one day",
     ("shm/core/seg.c", "shm/api_keys.h"): "seg.c lays the segment out, so it knows the size of each structure",
 }
 # the files of a circle (without .c and .h): why it is one

@@ -54,6 +54,9 @@ policy_fn policy_round_robin, policy_least_loaded, policy_power_of_two, policy_r
 
 policy_fn *policy_find(enum policy_kind kind);
 
+/* What cache_aware compares, of each pick: tokens by weight.  INFINITY: it may not be chosen.  For who explains a choice. */
+void policy_cache_aware_costs(const struct policy_view *view, double ret[]);
+
 /* One endpoint as a policy weighs it: loads are compared per weight. */
 struct candidate {
 	uint64_t load; /* in flight there, this request included, in the view's unit */

@@ -14,6 +14,8 @@
  */
 #include "worker/schedule/policy.h"
 
+#include <math.h>
+
 #define MOST (UINT64_C(1) << 48) /* no product of a comparison overflows */
 
 #define RUNNING 8 /* from so many requests on half of one is too little to count */
@@ -151,4 +153,20 @@ policy_cache_aware(struct policy_view *view)
 	look_at(view, &prices, 0, first, &best);
 	view->cursor = (uint32_t)best.i + 1;
 	return best.i;
+}
+
+void
+policy_cache_aware_costs(const struct policy_view *view, double ret[])
+{
+	struct prices prices;
+	struct candidate c;
+
+	set_prices(view, &prices);
+	for (uint32_t i = 0; i < view->n; i++) {
+		ret[i] = INFINITY;
+		if (policy_look(view, i, &c) && c.weight > 0)
+			ret[i] = (double)cost_of(view, &prices, view->picks[i].slot,
+					 c.load - view->own) *
+				 WEIGHT_ONE / c.weight;
+	}
 }

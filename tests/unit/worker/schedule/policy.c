@@ -1070,3 +1070,31 @@ Test(policy, one_is_chosen_whatever_others_do_meanwhile)
 	atomic_store(&over, true);
 	cr_assert_eq(pthread_join(other, NULL), 0);
 }
+
+/* Who explains a choice shows the figures that decided it. */
+Test(policy, the_costs_of_cache_aware_decide)
+{
+	for (uint32_t round = 0; round < 500; round++) {
+		uint32_t have[N];
+		double costs[N];
+		int chosen;
+
+		for (uint32_t i = 0; i < N; i++) {
+			have[i] = policy_rnd_below(&view, 9);
+			seg->eps[i].tokens = (uint64_t)policy_rnd_below(&view, 3000) << 32;
+			seg->eps[i].count = (uint64_t)policy_rnd_below(&view, 4) << 32;
+			picks[i].weight = (uint8_t)(1 + policy_rnd_below(&view, 3));
+			ep_state_set(seg, i, policy_rnd_below(&view, 8) == 0 ? EP_DOWN : EP_UP);
+		}
+		know(have);
+		chosen = policy_cache_aware(&view);
+		policy_cache_aware_costs(&view, costs);
+		for (uint32_t i = 0; i < N; i++) {
+			cr_expect_eq(isfinite(costs[i]) != 0,
+				ep_view(seg, i, view.now_ms, 0).state == EP_UP, "%u", i);
+			cr_expect(chosen < 0 || costs[chosen] <= costs[i], "%u: %d, not %u", round,
+				chosen, i);
+		}
+	}
+	free(found);
+}
