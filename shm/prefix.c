@@ -1,6 +1,7 @@
 #include "shm/prefix.h"
 
-#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__) /* which sees a race in what is only a filter */
+#if defined(__SSE2__) &&                                                                           \
+	!defined(__SANITIZE_THREAD__) /* which sees a race in what is only a filter */
 #include <emmintrin.h>
 #define EIGHT_AT_ONCE
 #endif
@@ -132,10 +133,10 @@ left(const struct seg *seg, uint64_t word)
 static inline struct prefix_bucket *
 bucket(const struct seg *seg, uint64_t digest, uint32_t place)
 {
-	const uint64_t n = seg->hdr->prefix_buckets,
-		       at = ((digest >> 32) * n >> 32) + place;
+	const uint64_t n = seg->hdr->prefix_buckets, at = ((digest >> 32) * n >> 32) + place;
 
-	return &seg->prefix[at < n ? at : at % n]; /* a division takes as long as the bucket's words */
+	return &seg->prefix[at < n ? at
+				   : at % n]; /* a division takes as long as the bucket's words */
 }
 
 static void
@@ -178,7 +179,8 @@ ways_of(const struct prefix_bucket *b, uint64_t tag)
 		const __m128i upper = _mm_castps_si128(_mm_shuffle_ps(w[0], w[1], 0xdd)),
 			      tags = _mm_srli_epi32(upper, TAG_AT - 32);
 
-		ways |= (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(tags, want))) << k;
+		ways |= (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(tags, want)))
+			<< k;
 	}
 #else
 	for (uint32_t k = 0; k < PREFIX_WAYS; k++)

@@ -207,7 +207,8 @@ set_notifier_key(struct conf *c)
 	c->kv_event_ranks = kv_event_ranks(c);
 	if (c->lmcache_listen == NULL && c->announce_listen == NULL && c->kv_event_ranks == 0)
 		return;
-	c->notifier_key = mem_printf("%" PRIu64 " %" PRIu32 " ", c->announce_forget_ms, c->kv_event_ranks);
+	c->notifier_key =
+		mem_printf("%" PRIu64 " %" PRIu32 " ", c->announce_forget_ms, c->kv_event_ranks);
 	append(&c->notifier_key, c->lmcache_listen);
 	append(&c->notifier_key, c->announce_listen);
 	for (size_t i = 0; i < c->nlmcache_networks; i++)

@@ -31,9 +31,9 @@ struct query {
 	uint32_t model;                  /* its number in the pool */
 	const struct endpoint **engines; /* slots_map(): each engine is looked at once */
 	const char *name;
-	uint64_t tokens; /* of the prompt; 0: not known */
+	uint64_t tokens;                  /* of the prompt; 0: not known */
 	const struct prefix_found *found; /* who has what of the prompt; NULL: it is not known */
-	uint64_t groups; /* that may be chosen */
+	uint64_t groups;                  /* that may be chosen */
 	uint64_t now_ms;
 	bool json;
 };
@@ -48,7 +48,7 @@ struct answer {
 	bool short_context; /* fact: the prompt is longer than its context */
 	double weight;      /* as it is now: less while it is slow, or ramps up */
 	uint64_t load;      /* that the policy compares, the request included */
-	bool cached;        /* the policy looks at caches, and `guess` says what is expected there */
+	bool cached; /* the policy looks at caches, and `guess` says what is expected there */
 	struct prefix_guess guess;
 	double cost; /* that the policy compares, by weight; INFINITY: it cannot be chosen */
 };
@@ -379,7 +379,8 @@ look_up(struct query *q, const char *prompt, size_t n, struct known *ret)
 	if (seg->hdr->prefix_buckets != 0 && where != SK_N_KEYS &&
 		prompt_cut(&secret, &doc, where, q->name, &ret->key)) {
 		ret->found = prefix_found_new(seg->hdr->max_endpoints);
-		prefix_look(seg, &ret->key, prefix_row_of(q->pool), (uint32_t)q->tokens, ret->found);
+		prefix_look(
+			seg, &ret->key, prefix_row_of(q->pool), (uint32_t)q->tokens, ret->found);
 	}
 	q->found = ret->found;
 	free(body);

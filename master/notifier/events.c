@@ -35,8 +35,9 @@
  * publisher: few lose nothing.
  */
 #define QUEUED 4
-#define BYTES_MAX (UINT64_C(1) << 30) /* of all: 256 publishers that fill it with the longest messages */
-#define REPLAYS 256                   /* at once */
+#define BYTES_MAX                                                                                  \
+	(UINT64_C(1) << 30)  /* of all: 256 publishers that fill it with the longest messages */
+#define REPLAYS 256          /* at once */
 #define BATCH 64             /* messages of one socket before the others have their turn */
 #define READY 64             /* sockets in one turn */
 #define TURN_BYTES (1 << 20) /* of all sockets in one turn: notices wait meanwhile */

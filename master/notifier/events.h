@@ -25,6 +25,6 @@ bool events_take(struct events *e);
 /* ZMQ sockets for so many endpoints. */
 uint32_t events_sockets(uint32_t max_endpoints);
 /* The descriptors of these, and what libzmq may hold of what publishers send, where an endpoint has at most so many ranks.
- * 0 ranks: nobody publishes. */
+ * 0 ranks: no engine publishes. */
 uint64_t events_fds(uint32_t max_endpoints, uint32_t ranks);
 uint64_t events_bytes(uint32_t max_endpoints, uint32_t ranks);

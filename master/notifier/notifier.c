@@ -496,9 +496,9 @@ bound_all(const struct heritage *h)
 
 	bound(RLIMIT_NOFILE, most_fds(h));
 	if (now > 0)
-		bound(RLIMIT_DATA, now + QUEUED_BYTES +
-					   events_bytes(h->seg->hdr->max_endpoints,
-						   h->conf->kv_event_ranks));
+		bound(RLIMIT_DATA,
+			now + QUEUED_BYTES +
+				events_bytes(h->seg->hdr->max_endpoints, h->conf->kv_event_ranks));
 }
 
 static int

@@ -21,9 +21,9 @@
 #include "master/pdctl/key.h"
 
 #define DEFAULT_SOCKET "/run/pdrouter/control.sock"
-#define LINE_MAX_BYTES 900 /* pdrouter takes 1 KiB */
+#define LINE_MAX_BYTES 900          /* pdrouter takes 1 KiB */
 #define PROMPT_MAX_BYTES (4u << 20) /* and a prompt of this size */
-#define POLL_MS 50         /* interval of --wait and --when-up */
+#define POLL_MS 50                  /* interval of --wait and --when-up */
 #define EXIT_TIME_OVER 3
 
 /* The command line. */
@@ -35,7 +35,7 @@ struct line {
 	/* values of options, "" of those without a value; NULL: not given */
 	const char *socket, *json, *role, *pool, *host, *group, *wait, *when_up, *timeout, *dry_run,
 		*prompt, *slower;
-	double timeout_s; /* INFINITY: none given */
+	double timeout_s;     /* INFINITY: none given */
 	struct ask_more text; /* of --prompt */
 	char text_bytes[32];
 	char slower_ms[32];
@@ -397,7 +397,8 @@ read_prompt(struct line *l)
 	if (errno != 0)
 		return print_fail(l->prompt, strerror(errno));
 	if (n == 0 || n > PROMPT_MAX_BYTES)
-		return print_fail(l->prompt, n == 0 ? "no prompt: it is empty" : "longer than 4 MiB");
+		return print_fail(
+			l->prompt, n == 0 ? "no prompt: it is empty" : "longer than 4 MiB");
 	(void)snprintf(l->text_bytes, sizeof(l->text_bytes), "%zu", n);
 	return 0;
 }

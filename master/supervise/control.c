@@ -41,8 +41,8 @@ struct client {
 	TAILQ_ENTRY(client) link;
 	struct control *ctl;
 	struct bufferevent *bev;
-	char *line;         /* whose prompt is not all here; NULL: none */
-	size_t prompt;      /* so many bytes of it */
+	char *line;                /* whose prompt is not all here; NULL: none */
+	size_t prompt;             /* so many bytes of it */
 	uint64_t waits_for;        /* a reload's attempt, a ticket or WAITS_FOR_*; 0: nothing */
 	struct requests *requests; /* of WAITS_FOR_REQUESTS, else NULL */
 	struct event

@@ -33,8 +33,8 @@ struct control_hooks {
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
 	/* Each returns 0, or -1 with the reason in *out. */
 	/* `prompt`: n bytes, or NULL */
-	int (*explain)(void *arg, const char *what, const char *prompt, size_t n,
-		struct evbuffer *out);
+	int (*explain)(
+		void *arg, const char *what, const char *prompt, size_t n, struct evbuffer *out);
 	int (*log_level)(void *arg, const char *word, struct evbuffer *out);
 	/* requests_new() */
 	struct requests *(*requests)(void *arg, bool find, const char *what, struct evbuffer *out);

@@ -28,9 +28,9 @@ enum splice_key {
 	SK_PROMPT,
 	SK_N,
 	SK_PRIORITY,
-	SK_TEXT,      /* SGLang's /generate */
-	SK_INPUT_IDS, /* the same */
-	SK_INPUT,     /* /v1/responses */
+	SK_TEXT,         /* SGLang's /generate */
+	SK_INPUT_IDS,    /* the same */
+	SK_INPUT,        /* /v1/responses */
 	SK_INSTRUCTIONS, /* the same: what stands before `input` */
 	SK_SYSTEM,       /* /v1/messages: what stands before `messages` */
 	SK_SAMPLING_PARAMS,

@@ -165,8 +165,8 @@ policy_cache_aware_costs(const struct policy_view *view, double ret[])
 	for (uint32_t i = 0; i < view->n; i++) {
 		ret[i] = INFINITY;
 		if (policy_look(view, i, &c) && c.weight > 0)
-			ret[i] = (double)cost_of(view, &prices, view->picks[i].slot,
-					 c.load - view->own) *
+			ret[i] = (double)cost_of(
+					 view, &prices, view->picks[i].slot, c.load - view->own) *
 				 WEIGHT_ONE / c.weight;
 	}
 }

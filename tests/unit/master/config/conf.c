@@ -833,9 +833,11 @@ Test(conf, ranks_that_publish_kv_events_are_counted)
 	} t[] = {
 		{"", 0},
 		{"   kv_events: tcp://*:5557\n", 1},
-		{"   kv_events: tcp://*:5557\n   dns: [{role: decode, name: a.b, port: 1, dp_ranks: 8}]\n", 8},
+		{"   kv_events: tcp://*:5557\n   dns: [{role: decode, name: a.b, port: 1, dp_ranks: 8}]\n",
+			8},
 		{"   dns: [{role: decode, name: a.b, port: 1, dp_ranks: 8}]\n", 0},
-		{"   dns: [{role: decode, name: a.b, port: 1, dp_ranks: 4, kv_events: tcp://*:1}]\n", 4},
+		{"   dns: [{role: decode, name: a.b, port: 1, dp_ranks: 4, kv_events: tcp://*:1}]\n",
+			4},
 	};
 
 	for (size_t i = 0; i < NELEMS(t); i++) {

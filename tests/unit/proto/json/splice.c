@@ -514,7 +514,8 @@ Test(splice, system_and_input_are_counted)
 		uint64_t chars;
 	} cases[] = {
 		{"{\"system\":\"abc\",\"messages\":[]}", 3},
-		{"{\"system\":[{\"type\":\"text\",\"text\":\"abc\"},{\"text\":\"d\",\"text\":\"ef\"}]}", 5},
+		{"{\"system\":[{\"type\":\"text\",\"text\":\"abc\"},{\"text\":\"d\",\"text\":\"ef\"}]}",
+			5},
 		{"{\"system\":\"abc\",\"system\":\"d\"}", 1},
 		{"{\"system\":{\"text\":\"abc\"}}", 0},
 		{"{\"system\":[[\"abc\"],1,null,\"d\"]}", 0},

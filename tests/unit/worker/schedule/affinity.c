@@ -412,8 +412,8 @@ cut_two(enum route route, const char *first, int nfirst, const char *second, int
 	static char body[1 << 16];
 	struct prefix_key key = {.n = 0};
 
-	(void)snprintf(body, sizeof(body), "{\"%s\":\"%.*s\",\"%s\":\"%.*s\"}", second, n, letters(),
-		first, nfirst, letters());
+	(void)snprintf(body, sizeof(body), "{\"%s\":\"%.*s\",\"%s\":\"%.*s\"}", second, n,
+		letters(), first, nfirst, letters());
 	prefix_secret_make(&secret, (uint64_t[2]){1, 2});
 	ask(route, "", body);
 	cr_assert(affinity_cut(&secret, &client_text, asked, model, &key));
@@ -425,8 +425,8 @@ Test(affinity, what_stands_before_the_messages_is_a_beginning_too)
 	const struct {
 		enum route route;
 		const char *first, *second;
-	} bodies[] = {{ROUTE_MESSAGES, "system", "messages"},
-		{ROUTE_RESPONSES, "instructions", "input"}};
+	} bodies[] = {
+		{ROUTE_MESSAGES, "system", "messages"}, {ROUTE_RESPONSES, "instructions", "input"}};
 
 	for (size_t i = 0; i < 2; i++) {
 		const enum route r = bodies[i].route;
