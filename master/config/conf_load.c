@@ -179,7 +179,7 @@ ranks_of(const struct conf_pool *p, const struct conf_endpoint *e)
 	return e->dp_ranks > 1 ? e->dp_ranks : 1;
 }
 
-/* An endpoint that comes later, by an announcement or a file, has one. */
+/* An endpoint that announces itself has one. */
 static uint32_t
 kv_event_ranks(const struct conf *c)
 {

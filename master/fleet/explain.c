@@ -200,6 +200,7 @@ print_engine(const struct query *q, const struct answer *a, struct evbuffer *out
 static void
 add_engine(const struct query *q, const struct answer *a, struct json_object *list)
 {
+	const bool has_cost = a->cached && isfinite(a->cost);
 	struct json_object *o = json_object_new_object();
 	char weight[32], score[32];
 
@@ -220,7 +221,7 @@ add_engine(const struct query *q, const struct answer *a, struct json_object *li
 	(void)json_object_object_add(
 		o, "score", a->weight > 0 ? json_object_new_double_s(0, score) : NULL);
 	json_out_number(o, "expected_hit", a->cached, a->guess.expected);
-	json_out_number(o, "cost", a->cached && isfinite(a->cost), (uint64_t)round(a->cost));
+	json_out_number(o, "cost", has_cost, has_cost ? (uint64_t)round(a->cost) : 0);
 	json_out_add(o, "group", group_of(q, a));
 	(void)json_object_array_add(list, o);
 }
@@ -370,7 +371,7 @@ look_up(struct query *q, const char *prompt, size_t n, struct known *ret)
 {
 	const struct seg *seg = q->fleet->seg;
 	struct prefix_secret secret;
-	struct splice doc;
+	struct splice doc = {.text = NULL};
 	char *body;
 	const enum splice_key where = scan(prompt, n, &doc, &body);
 

@@ -379,26 +379,25 @@ check_slower(struct line *l)
 static int
 read_prompt(struct line *l)
 {
-	FILE *in = l->prompt != NULL ? fopen(l->prompt, "re") : NULL;
 	char *text;
+	FILE *in;
 	size_t n;
+	int err;
 
 	if (l->prompt == NULL)
 		return 0;
-	if (in == NULL)
-		return print_fail(l->prompt, strerror(errno));
+	in = fopen(l->prompt, "re");
 	text = malloc(PROMPT_MAX_BYTES + 1);
-	errno = 0;
-	n = text != NULL ? fread(text, 1, PROMPT_MAX_BYTES + 1, in) : 0;
-	l->text = (struct ask_more){text, n};
-	if (text == NULL || ferror(in) != 0)
-		n = 0;
-	(void)fclose(in);
-	if (errno != 0)
+	if (in == NULL || text == NULL)
 		return print_fail(l->prompt, strerror(errno));
+	n = fread(text, 1, PROMPT_MAX_BYTES + 1, in);
+	err = ferror(in) != 0 ? errno : 0;
+	(void)fclose(in);
+	l->text = (struct ask_more){text, n};
+	if (err != 0)
+		return print_fail(l->prompt, strerror(err));
 	if (n == 0 || n > PROMPT_MAX_BYTES)
-		return print_fail(
-			l->prompt, n == 0 ? "no prompt: it is empty" : "longer than 4 MiB");
+		return print_fail(l->prompt, n == 0 ? "it is empty" : "longer than 4 MiB");
 	(void)snprintf(l->text_bytes, sizeof(l->text_bytes), "%zu", n);
 	return 0;
 }

@@ -471,6 +471,7 @@ run_lines(struct client *cl)
 {
 	struct evbuffer *in = bufferevent_get_input(cl->bev),
 			*out = bufferevent_get_output(cl->bev);
+
 	while (cl->waits_for == 0 && evbuffer_get_length(out) == 0 && read_line(cl)) {
 		run_line(cl, cl->line);
 		end_line(cl);

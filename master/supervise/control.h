@@ -31,8 +31,7 @@ struct control_hooks {
 	const char *(*upgrade)(void *arg);
 	/* what a reload would change, in lines of text.  0, or -1 with the reason in error */
 	int (*preview)(void *arg, bool dry_run, struct evbuffer *out, char *error, size_t size);
-	/* Each returns 0, or -1 with the reason in *out. */
-	/* `prompt`: n bytes, or NULL */
+	/* Each returns 0, or -1 with the reason in *out.  `prompt`: n bytes, or NULL. */
 	int (*explain)(
 		void *arg, const char *what, const char *prompt, size_t n, struct evbuffer *out);
 	int (*log_level)(void *arg, const char *word, struct evbuffer *out);

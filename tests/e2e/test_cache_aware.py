@@ -205,6 +205,13 @@ def test_explain_shows_what_is_expected_in_each_cache(world):
     shown = explain(r, "another one")
     assert all(re.search(rf"  yes +{e.url} .*, hit 0, cost \d+\n", shown) for e in p), shown
     assert "hit" not in r.ctl("explain", MODEL).stdout
+    for name, why in (("/dev/null", "it is empty"), ("/", "Is a directory"), ("/none", "No such file or directory")):
+        assert r.ctl("explain", MODEL, "--prompt", name).stderr == f"pdctl: {name}: {why}\n"
+    long = world.file("long")
+    long.write_text("x" * (4 << 20))
+    assert json.loads(r.ctl("explain", MODEL, "--json", "--prompt", str(long)).stdout)["tokens"] == 1 << 20
+    long.write_text("x" * ((4 << 20) + 1))
+    assert "longer than 4 MiB" in r.ctl("explain", MODEL, "--prompt", str(long)).stderr
     p[home].stop()
     r.wait_metric("endpoint_up", 0, engine=p[home].url)
     p[home] = p[home].next_life()
