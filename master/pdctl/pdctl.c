@@ -387,13 +387,17 @@ read_prompt(struct line *l)
 	if (l->prompt == NULL)
 		return 0;
 	in = fopen(l->prompt, "re");
-	text = malloc(PROMPT_MAX_BYTES + 1);
-	if (in == NULL || text == NULL)
+	if (in == NULL)
 		return print_fail(l->prompt, strerror(errno));
-	n = fread(text, 1, PROMPT_MAX_BYTES + 1, in);
+	text = malloc(PROMPT_MAX_BYTES + 1);
+	if (text == NULL) {
+		(void)fclose(in);
+		return print_fail(l->prompt, "out of memory");
+	}
+	l->text.p = text; /* until the exit */
+	l->text.n = n = fread(text, 1, PROMPT_MAX_BYTES + 1, in);
 	err = ferror(in) != 0 ? errno : 0;
 	(void)fclose(in);
-	l->text = (struct ask_more){text, n};
 	if (err != 0)
 		return print_fail(l->prompt, strerror(err));
 	if (n == 0 || n > PROMPT_MAX_BYTES)

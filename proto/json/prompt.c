@@ -11,7 +11,7 @@ value_of(const struct splice *doc, enum splice_key key)
 	const struct splice_member *m = splice_find(doc, key);
 
 	return m != NULL ? (struct splice_seg){doc->text + m->val, m->end - m->val}
-			 : (struct splice_seg){NULL, 0};
+			 : (struct splice_seg){"", 0};
 }
 
 static struct splice_seg
@@ -21,7 +21,7 @@ before(const struct splice *doc, enum splice_key where)
 		return value_of(doc, SK_SYSTEM);
 	if (where == SK_INPUT)
 		return value_of(doc, SK_INSTRUCTIONS);
-	return (struct splice_seg){NULL, 0};
+	return (struct splice_seg){"", 0};
 }
 
 bool

@@ -65,5 +65,5 @@ void
 prefix_cut(const struct prefix_secret *s, uint64_t root, const char *prompt, size_t n,
 	struct prefix_key *ret)
 {
-	prefix_cut_two(s, root, NULL, 0, prompt, n, ret);
+	prefix_cut_two(s, root, "", 0, prompt, n, ret);
 }
