@@ -6,6 +6,12 @@ passed=0 failed=0
 checks_clean() { rm -rf "$checks"; }
 trap checks_clean EXIT
 
+checks_own() { # FOLDER of the script: it goes at the script's end, also when that is stopped
+	checks_owned=$1
+	trap 'rm -rf "$checks_owned"; checks_clean' EXIT
+	trap 'exit 130' INT TERM
+}
+
 after_failure() { :; } # a script may define it anew: what else it shows
 check() { # WHAT COMMAND...
 	local what=$1

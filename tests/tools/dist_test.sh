@@ -5,12 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/checks.sh
 dir=$(mktemp -d)
-finish() {
-	rm -rf "$dir"
-	checks_clean
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
+checks_own "$dir"
 
 build() { # FOLDER TARGET...
 	local at=$1

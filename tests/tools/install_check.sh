@@ -6,12 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/checks.sh
 B=build/${VARIANT:-release}
 dir=$(mktemp -d)
-finish() {
-	rm -rf "$dir"
-	checks_clean
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
+checks_own "$dir"
 doc=$dir/usr/share/doc/pdrouter
 
 names_prefix() { ! grep -rnE '/usr/local/(bin/pd|share/)' "$dir"; }

@@ -117,47 +117,21 @@ f_score(const struct about *a, double *ret)
 	return true;
 }
 
-/* Of endpoints that policy cache_aware does not choose there are no figures. */
-static bool
-prefix_is_used(const struct about *a)
-{
-	return prefix_sums(a->seg, a->ep->slot).answers > 0;
-}
-
-static bool
-f_prefix_answers(const struct about *a, double *ret)
-{
-	*ret = (double)prefix_sums(a->seg, a->ep->slot).answers;
-	return prefix_is_used(a);
-}
-
-static bool
-f_prefix_prompt(const struct about *a, double *ret)
-{
-	*ret = (double)prefix_sums(a->seg, a->ep->slot).prompt;
-	return prefix_is_used(a);
-}
-
-static bool
-f_prefix_expected(const struct about *a, double *ret)
-{
-	*ret = (double)prefix_sums(a->seg, a->ep->slot).expected;
-	return prefix_is_used(a);
-}
-
-static bool
-f_prefix_cached(const struct about *a, double *ret)
-{
-	*ret = (double)prefix_sums(a->seg, a->ep->slot).cached;
-	return prefix_is_used(a);
-}
-
-static bool
-f_prefix_kept(const struct about *a, double *ret)
-{
-	*ret = prefix_sums(a->seg, a->ep->slot).kept;
-	return prefix_is_used(a);
-}
+/* A member of its sums.  Of endpoints that policy cache_aware does not choose there are no figures. */
+#define PREFIX_FIGURE(member)                                                                      \
+	static bool f_prefix_##member(const struct about *a, double *ret)                          \
+	{                                                                                          \
+		const struct prefix_sums sums = prefix_sums(a->seg, a->ep->slot);                  \
+                                                                                                   \
+		*ret = (double)sums.member;                                                        \
+		return sums.answers > 0;                                                           \
+	}
+PREFIX_FIGURE(answers)
+PREFIX_FIGURE(prompt)
+PREFIX_FIGURE(expected)
+PREFIX_FIGURE(cached)
+PREFIX_FIGURE(kept)
+#undef PREFIX_FIGURE
 
 static bool
 f_capacity(const struct about *a, double *ret)
