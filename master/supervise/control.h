@@ -67,7 +67,10 @@ void control_pass(const struct control *c, struct inherit *in);
 void control_pause(struct control *c, bool pause);
 /* The new instance has the socket for ever: after control_pause(), the socket and its lock are closed here. */
 void control_leave(struct control *c);
-/* No client waits for an answer, or for the rest of one. */
+/*
+ * No client waits for an answer, or for the rest of one.  A client whose first command has not come yet may have sent it: it
+ * counts until its silence ends it.
+ */
 bool control_is_quiet(const struct control *c);
 /* The older instance no longer needs the inherited socket: it is removed, unless it is the one that is used. */
 void control_own(struct control *c, const struct inherit *in);

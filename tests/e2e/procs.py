@@ -501,7 +501,9 @@ class Router(Process):
                               timeout=timeout * SLOW, check=False)
 
     def status(self):
-        return json.loads(self.ctl("status", "--json").stdout)
+        done = self.ctl("status", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
 
     def reload(self, **keys):
         """Puts changed keys in force and waits for it."""

@@ -86,11 +86,19 @@ run(uint64_t ms, int fd)
 }
 
 static int
-connect_client(void)
+connect_silent(void)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	cr_assert_eq(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	return fd;
+}
+
+static int
+connect_client(void)
+{
+	int fd = connect_silent();
+
 	cr_assert_eq(send(fd, "ping\n", 5, MSG_NOSIGNAL), 5);
 	return fd;
 }
@@ -156,6 +164,24 @@ Test(control, a_client_that_ends_makes_room_for_the_next_one)
 	cr_assert_lt(clock_ms() - began, 500, "the end of a client is not waited for by a timer");
 	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
 	(void)close(second);
+}
+
+/* An instance that an upgrade has replaced ends when its control socket is quiet: a command on its way is not lost. */
+Test(control, a_client_that_is_about_to_ask_is_waited_for)
+{
+	int fd = connect_silent();
+
+	cr_assert(control_is_quiet(control), "it is not accepted yet: another instance may do so");
+	while (control_is_quiet(control))
+		(void)event_base_loop(base, EVLOOP_ONCE);
+	(void)run(50, -1);
+	cr_assert_not(control_is_quiet(control), "its command may be on its way");
+	cr_assert_eq(send(fd, "ping\n", 5, MSG_NOSIGNAL), 5);
+	(void)run(3000, fd);
+	check_answer(fd);
+	(void)run(50, -1);
+	cr_assert(control_is_quiet(control), "it has its answer, and may stay for hours");
+	(void)close(fd);
 }
 
 /* A child that a killed master has just forked holds the lock until it has closed what it inherited. */
