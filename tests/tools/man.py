@@ -108,7 +108,10 @@ def page_of_keys():
         text += f".Sh {title}\n{about}\n.Bl -tag -width Ds\n"
         for _, path, default, klass, doc in rows:
             shown = f"\\fB{escaped(default)}\\fR" if default not in ("", "(required)") else "needed" if default else "\"\""
-            text += f".It Ic {path} Pq {klass}\n{prose(doc)}.\n.br\nDefault: {shown}\n"
+            shown = f".br\nDefault: {shown}\n"
+            if len(default) > 60 and " " not in default:  # a list of names: its lines may break behind a colon, and are not filled up with blanks
+                shown = f".Bd -ragged -compact\nDefault: \\fB{escaped(default).replace(':', ':' + chr(92) + ':')}\\fR\n.Ed\n"
+            text += f".It Ic {path} Pq {klass}\n{prose(doc)}.\n{shown}"
         text += ".El\n"
     return text + (".Sh FILES\n.Bl -tag -width Ds\n.It Pa /etc/pdrouter/pdrouter.yaml\nthe configuration\n"
                    ".It Pa /usr/local/share/doc/pdrouter\npages for operators, and an example for each connector\n.El\n"
