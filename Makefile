@@ -160,6 +160,9 @@ VERSIONED := $(call obj,$(shell grep -rl --include='*.c' PDROUTER_VERSION master
 $(VERSIONED): $(B)/version
 $(VERSIONED): VERSIONING := -DPDROUTER_VERSION='"$(VERSION)"'
 
+# files in the program
+$(call obj,worker/request/status_page.c): $(addprefix worker/request/status,.html .css .js) etc/docs/runbook.md
+
 # a test's own code is not worth a compiler's time
 $(B)/obj/tests/unit/%.o: OPT := -O0 -g
 $(B)/obj/tests/unit/%.o: FORTIFY :=

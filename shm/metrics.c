@@ -139,6 +139,14 @@ metric_gauge_sum(const struct seg *seg, enum metric_gauge g)
 	return sum;
 }
 
+int64_t
+metric_gauge_settled(const struct seg *seg, enum metric_gauge g)
+{
+	/* What this process has stored in its slab comes before what it reads of others.  Pairs with itself. */
+	shm_mb();
+	return metric_gauge_sum(seg, g);
+}
+
 void
 metric_hist_sum(
 	const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret)

@@ -53,6 +53,8 @@ void metric_request_count(struct metrics_slab *s, struct metric_request r);
 /* Reading: sums over all slots. */
 uint64_t metric_sum(const struct seg *seg, enum metric_counter m);
 int64_t metric_gauge_sum(const struct seg *seg, enum metric_gauge g);
+/* The same for a bound: of two processes that have just raised their gauges, at least one sees both. */
+int64_t metric_gauge_settled(const struct seg *seg, enum metric_gauge g);
 void metric_hist_sum(
 	const struct seg *seg, uint32_t pool, enum metric_histogram h, struct metric_hist *ret);
 uint64_t metric_tokens_sum(const struct seg *seg, uint32_t pool, enum metric_tokens t);

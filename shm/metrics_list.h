@@ -116,7 +116,8 @@
 	X(SEND_QUEUE, "pdrouter_send_queue_bytes", "Bytes waiting for a socket to take them.") \
 	X(INSTANCE, "pdrouter_instance", "Number of this instance: 1, and 1 more with each upgrade.") \
 	X(OLD_INSTANCES, "pdrouter_old_instances", "Older instances that finish their requests.") \
-	X(OLD_REQUESTS, "pdrouter_old_instances_requests", "Requests in flight in older instances; no other metric of this page counts them.")
+	X(OLD_REQUESTS, "pdrouter_old_instances_requests", "Requests in flight in older instances; no other metric of this page counts them.") \
+	X(STATUS_VIEWERS, "pdrouter_status_viewers", "Open streams of the status page; each is a request in flight, too.")
 
 /* Histograms per pool, in seconds on the page, microseconds in the slab. */
 #define METRIC_HISTOGRAMS(X)                                                                            \

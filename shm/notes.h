@@ -9,7 +9,7 @@
  *
  * A reader trusts no byte: texts get an end, numbers are checked.
  *
- * Process: workers write; the master reads.  Times are clock_us().
+ * Process: workers write; the master reads, and workers for the status page.  Times are clock_us().
  */
 #pragma once
 #include <stdbool.h>

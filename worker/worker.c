@@ -32,6 +32,7 @@
 #include "worker/request/request.h"
 #include "worker/request/scan.h"
 #include "worker/request/silent.h"
+#include "worker/request/status_stream.h"
 #include "worker/schedule/cached.h"
 #include "worker/schedule/reservation.h"
 #include "worker/schedule/select.h"
@@ -323,6 +324,7 @@ worker_free(struct worker *w)
 	worker_reap(w);
 	connpool_free(&w->connpool);
 	silent_free(&w->silent);
+	status_stream_free(&w->status);
 	event_del(&w->ev_tick);
 	event_del(&w->ev_heartbeat);
 	event_del(&w->ev_channel);

@@ -32,6 +32,7 @@ struct req;
 struct seg;
 struct threshold;
 struct silent;
+struct status_stream;
 struct tls_server;
 struct transfer;
 struct reserved;
@@ -67,6 +68,7 @@ struct worker {
 	struct connpool *connpool;
 	struct silent *silent;  /* connections without a head: request/silent.h */
 	struct tls_server *tls; /* NULL: no client may speak TLS */
+	struct status_stream *status; /* request/status_stream.h; NULL: nobody has viewed it yet */
 	struct usage usage;
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 

@@ -46,6 +46,12 @@ static const struct {
 	[ROUTE_READY] = { "/ready", ROUTE_BY_US, ROLE_N },
 	[ROUTE_METRICS] = { "/metrics", ROUTE_BY_US, ROLE_N },
 	[ROUTE_VERSION] = { "/version", ROUTE_BY_US, ROLE_N },
+	[ROUTE_HOME] = { "/", ROUTE_BY_US, ROLE_N },
+	[ROUTE_STATUS] = { "/status", ROUTE_BY_US, ROLE_N },
+	[ROUTE_STATUS_STYLE] = { "/status/page.css", ROUTE_BY_US, ROLE_N },
+	[ROUTE_STATUS_SCRIPT] = { "/status/page.js", ROUTE_BY_US, ROLE_N },
+	[ROUTE_STATUS_RUNBOOK] = { "/status/runbook", ROUTE_BY_US, ROLE_N },
+	[ROUTE_STATUS_EVENTS] = { "/status/events", ROUTE_BY_US, ROLE_N },
 	[ROUTE_PREFLIGHT] = { "preflight", ROUTE_BY_US, ROLE_N }, /* no path: it has no slash */
 };
 /* clang-format on */
@@ -164,6 +170,12 @@ route_needs_key(enum route r, enum door door)
 	return route_forwards(r) || r == ROUTE_MODELS || r == ROUTE_MODEL;
 }
 
+bool
+route_is_status(enum route r)
+{
+	return r >= ROUTE_HOME && r <= ROUTE_STATUS_EVENTS;
+}
+
 /* A load balancer in front of the router asks as operators do. */
 static bool
 is_for_all(enum route r)
@@ -176,6 +188,8 @@ route_open(enum route r, enum door door, const struct conf *conf)
 {
 	if (r == ROUTE_NONE)
 		return false;
+	if (route_is_status(r))
+		return door == DOOR_OPERATORS;
 	if (r == ROUTE_METRICS)
 		return conf_has_metrics(conf, door);
 	return door == DOOR_CLIENTS || is_for_all(r);

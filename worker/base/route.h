@@ -49,6 +49,13 @@ enum route {
 	ROUTE_READY,
 	ROUTE_METRICS,
 	ROUTE_VERSION,
+	/* the status page, at the addresses of operators alone: request/status_page.c, status_stream.c */
+	ROUTE_HOME,
+	ROUTE_STATUS,
+	ROUTE_STATUS_STYLE,
+	ROUTE_STATUS_SCRIPT,
+	ROUTE_STATUS_RUNBOOK,
+	ROUTE_STATUS_EVENTS,
 	ROUTE_PREFLIGHT, /* OPTIONS on any of these: request/cors.h */
 	ROUTE_N
 };
@@ -62,6 +69,8 @@ enum route_by { ROUTE_BY_US, ROUTE_BY_TWO, ROUTE_BY_ONE };
 enum route_by route_by(enum route r);
 /* Whether the path is answered at such an address. */
 bool route_open(enum route r, enum door door, const struct conf *conf);
+/* Returns true for the paths of the status page. */
+bool route_is_status(enum route r);
 /* Returns true for the paths that go to engines. */
 bool route_forwards(enum route r);
 /* Returns true for the paths that need a key of who comes through this door, where there are keys. */

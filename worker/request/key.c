@@ -20,25 +20,69 @@ static const char no_key[] = "the request has none: send Authorization: Bearer, 
 static const char unknown_key[] = "no such key";
 static const char expired_key[] = "the key has expired";
 
-/* Returns the credentials of Authorization: Bearer, as OpenAI's clients send them, else those of
- * x-api-key, as Anthropic's do. */
-static struct span
-key_of(const struct http_head *h)
+/* Returns false if the header has no credentials of that scheme, which ends with a space. */
+static bool
+has_scheme(const struct http_header *f, const char *scheme, struct span *ret)
 {
-	static const char bearer[] = "bearer ";
+	const size_t n = strlen(scheme);
+
+	if (f == NULL || f->value.n < n || !span_is((struct span){f->value.p, n}, scheme))
+		return false;
+	*ret = (struct span){f->value.p + n, f->value.n - n};
+	while (ret->n > 0 && *ret->p == ' ') {
+		ret->p++;
+		ret->n--;
+	}
+	return true;
+}
+
+/* The value of a letter of base64 (RFC 4648, section 4); 64: it is none. */
+static uint32_t
+sextet(char c)
+{
+	static const char letters[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	const char *at = memchr(letters, c, 64);
+
+	return at != NULL ? (uint32_t)(at - letters) : 64;
+}
+
+#define BASIC_MAX 512 /* bytes of user and password */
+
+/* The password in credentials of Basic (RFC 7617), as browsers send them; no bytes: there is none. */
+static struct span
+password_of(struct span coded, char buf[BASIC_MAX])
+{
+	uint32_t bits = 0;
+	size_t n = 0;
+	const char *colon;
+
+	for (size_t i = 0; i < coded.n && coded.p[i] != '='; i++) {
+		const uint32_t six = sextet(coded.p[i]);
+
+		if (six == 64 || n == BASIC_MAX)
+			return (struct span){NULL, 0};
+		bits = bits << 6 | six;
+		if (i % 4 != 0)
+			buf[n++] = (char)(bits >> (6 - 2 * (i % 4)));
+	}
+	colon = memchr(buf, ':', n);
+	return colon == NULL ? (struct span){NULL, 0}
+			     : (struct span){colon + 1, (size_t)(buf + n - colon) - 1};
+}
+
+/* Returns the credentials of Authorization: Bearer, as OpenAI's clients send them, else the password of a browser, which only
+ * operators use, else those of x-api-key, as Anthropic's clients send them. */
+static struct span
+key_of(const struct http_head *h, enum door door, char buf[BASIC_MAX])
+{
 	const struct http_header *f = http_header(h, "authorization");
 	struct span key;
 
-	if (f != NULL && f->value.n >= sizeof(bearer) - 1 &&
-		span_is((struct span){f->value.p, sizeof(bearer) - 1}, bearer)) {
-		key = (struct span){
-			f->value.p + sizeof(bearer) - 1, f->value.n - sizeof(bearer) + 1};
-		while (key.n > 0 && *key.p == ' ') {
-			key.p++;
-			key.n--;
-		}
+	if (has_scheme(f, "bearer ", &key))
 		return key;
-	}
+	if (door == DOOR_OPERATORS && has_scheme(f, "basic ", &key))
+		return password_of(key, buf);
 	f = http_header(h, "x-api-key");
 	return f != NULL ? f->value : (struct span){NULL, 0};
 }
@@ -92,13 +136,15 @@ key_take(struct req *req, const struct http_head *h, const char **ret_detail)
 	const struct api_key *k;
 	struct span text;
 	enum req_end end = END_OK;
+	char password[BASIC_MAX];
 
 	if (!rcu_has_keys(w->seg) || !needs_key(w, door))
 		return END_OK;
-	text = key_of(h);
+	text = key_of(h, door, password);
 	if (text.n == 0)
 		return refuse(no_key, ret_detail);
 	key_seen_digest(&req->client->key_seen, text, key.sha256);
+	explicit_bzero(password, sizeof(password));
 	(void)rcu_enter(w->seg, w->slot);
 	keys = keys_of(w, door);
 	if (keys != NULL) { /* else it has just been removed */
@@ -113,6 +159,24 @@ key_take(struct req *req, const struct http_head *h, const char **ret_detail)
 	if (key.name[0] != '\0')
 		req->key = mem_dup(&key, sizeof(key));
 	return end;
+}
+
+bool
+key_is_good(const struct req *req)
+{
+	const struct worker *w = req->w;
+	const enum door door = req->client->from.door;
+	const struct api_keys *keys;
+	const char *why;
+	bool good;
+
+	if (!rcu_has_keys(w->seg))
+		return true;
+	(void)rcu_enter(w->seg, w->slot);
+	keys = keys_of(w, door);
+	good = keys == NULL || (req->key != NULL && check(api_keys_find(keys, door, req->key->sha256), &why) == END_OK);
+	rcu_leave(w->seg, w->slot);
+	return good;
 }
 
 void

@@ -20,6 +20,8 @@ struct req;
 enum req_end key_take(struct req *req, const struct http_head *h, const char **ret_detail);
 /* Once the model is known: whether the key may use it, and its pool.  Returns what key_take() returns. */
 enum req_end key_admit(struct req *req, const char **ret_detail);
+/* Later: whether the key of a stream without end would still be taken. */
+bool key_is_good(const struct req *req);
 void key_free(struct req *req);
 /* Whether the key may use this model, of those that are served. */
 bool key_has_model(const struct req *req, const char *model);

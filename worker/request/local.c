@@ -19,6 +19,8 @@
 #include "worker/request/req.h"
 #include "worker/request/retry_after.h"
 #include "worker/request/stats.h"
+#include "worker/request/status_page.h"
+#include "worker/request/status_stream.h"
 
 typedef int local_fn(struct req *, struct evbuffer *); /* returns the status */
 static local_fn live, health, ready, models, model, version;
@@ -66,13 +68,13 @@ put_piece(struct local_page *page)
 {
 	const bool rest = stats_more(&page->stats, page->piece);
 	const bool more = rest && !page->req->head_only;
-	const char *type = exposition_type(page->req->form);
+	const struct page_kind kind = {exposition_type(page->req->form), ""};
 
 	if (!rest && !page->begun) {
-		answer(page->req, 200, type, page->piece);
+		answer(page->req, 200, kind.type, page->piece);
 		return true;
 	}
-	relay_piece(page->req, type,
+	relay_piece(page->req, &kind,
 		(struct span){
 			(char *)evbuffer_pullup(page->piece, -1), evbuffer_get_length(page->piece)},
 		!more);
@@ -124,7 +126,8 @@ begin_stats(struct req *req, void (*written)(struct req *req))
 void
 local_drained(struct req *req)
 {
-	wait_for_turn(req->page);
+	if (req->page != NULL) /* else it views the status */
+		wait_for_turn(req->page);
 }
 
 void
@@ -132,6 +135,7 @@ local_end(struct req *req)
 {
 	struct local_page *page = req->page;
 
+	status_stream_leave(req);
 	req->page = NULL;
 	if (page == NULL)
 		return;
@@ -163,6 +167,12 @@ local_answer(struct req *req, void (*written)(struct req *req))
 		return begin_stats(req, written);
 	if (route == ROUTE_PREFLIGHT) {
 		answer_preflight(req);
+		return true;
+	}
+	if (route == ROUTE_STATUS_EVENTS)
+		return status_stream_answer(req, written);
+	if (route_is_status(route)) {
+		status_page_answer(req);
 		return true;
 	}
 	out = evbuffer_new();

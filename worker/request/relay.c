@@ -496,15 +496,16 @@ relay_reply(struct req *req, int status, const char *head, size_t head_len, cons
 }
 
 void
-relay_piece(struct req *req, const char *type, struct span piece, bool last)
+relay_piece(struct req *req, const struct page_kind *kind, struct span piece, bool last)
 {
-	char lines[RELAY_HEAD], more[128], size[CHUNK_SIZE];
+	char lines[RELAY_HEAD], more[256], size[CHUNK_SIZE];
 	struct iovec iov[6];
 	int k = 0;
 
 	if (req->job.sent == SENT_NOTHING) {
 		iov[k++] = open_answer(req, lines, 200, false, 0);
-		(void)snprintf(more, sizeof(more), "Content-Type: %s\r\n\r\n", type);
+		(void)snprintf(more, sizeof(more), "Content-Type: %s\r\n%s\r\n", kind->type,
+			kind->head);
 		iov[k++] = (struct iovec){more, strlen(more)};
 	}
 	if (!req->head_only && piece.n > 0) {
@@ -529,7 +530,9 @@ relay_error(struct req *req, int status, const char *type, const char *code, con
 	if (status == 405 && req->job.detail != NULL)
 		(void)snprintf(head, sizeof(head), "Allow: %s\r\n", req->job.detail);
 	else if (status == 401 && req->job.end == END_API_KEY)
-		(void)snprintf(head, sizeof(head), "WWW-Authenticate: Bearer\r\n");
+		(void)snprintf(head, sizeof(head), "WWW-Authenticate: %s\r\n",
+			/* a browser asks for the key, and sends it with all that the page gets */
+			route_is_status(req->job.facts.route) ? "Basic realm=\"pdrouter\"" : "Bearer");
 	else
 		retry_after_line(req, head, sizeof(head));
 	relay_reply(req, status, head, strlen(head), "application/json", body, strlen(body));

@@ -47,8 +47,12 @@ void relay_cut_refused(struct req *req, const char *code, struct span body);
 /* A whole answer, of the router or of an engine.  `head`: header lines to add, or NULL. */
 void relay_reply(struct req *req, int status, const char *head, size_t head_len, const char *type,
 	const void *body, size_t n);
-/* A piece of a long page of the router with status 200; the head goes out with the first one. */
-void relay_piece(struct req *req, const char *type, struct span piece, bool last);
+/* Of a long page of the router: its Content-Type, and header lines to add. */
+struct page_kind {
+	const char *type, *head;
+};
+/* A piece of such a page with status 200; the head goes out with the first one. */
+void relay_piece(struct req *req, const struct page_kind *kind, struct span piece, bool last);
 /* An error of the router in the shape of the API. */
 void relay_error(
 	struct req *req, int status, const char *type, const char *code, const char *message);

@@ -26,6 +26,7 @@ struct client;
 struct evbuffer;
 struct local_page;
 struct spent_tail;
+struct status_viewer;
 
 enum req_state {
 	REQ_HEAD,
@@ -83,7 +84,9 @@ struct req {
 	struct cors cors;
 	enum exposition_form form; /* of /metrics, as the head asks */
 	struct body_scan *scan;    /* REQ_SCAN, else NULL */
-	struct local_page *page;   /* REQ_PAGE: what is written (local.c), else NULL */
+	/* REQ_PAGE: what is written (local.c), or the stream that is viewed (status_stream.c); else NULL */
+	struct local_page *page;
+	struct status_viewer *viewer;
 
 	/* the answer to the client (relay.c) */
 	enum framing framing_out;

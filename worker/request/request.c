@@ -305,7 +305,9 @@ static void
 drop(struct req *req)
 {
 	req->keep_alive = false;
-	if (req->job.end != END_CLIENT_STALLED)
+	if (req->viewer != NULL)
+		req->job.end = END_LOCAL; /* the end that a stream of the status page has */
+	else if (req->job.end != END_CLIENT_STALLED)
 		req->job.end = END_CLIENT_GONE;
 	req_end(req, req->job.end);
 }

@@ -136,6 +136,7 @@ copy_once(struct seg *seg, uint32_t slot, struct table_copy *c)
 		add_step(c, &s);
 	}
 	find_ranges(c);
+	c->version = version;
 	return version != 0;
 }
 
@@ -158,6 +159,16 @@ table_copy_free(struct table_copy *c)
 	free(c->endpoints);
 	membuf_free(&c->text);
 	*c = (struct table_copy){0};
+}
+
+uint64_t
+table_copy_version(struct seg *seg, uint32_t slot)
+{
+	const struct table *t = rcu_enter(seg, slot);
+	const uint64_t version = t != NULL ? t->version : 0;
+
+	rcu_leave(seg, slot);
+	return version;
 }
 
 /* The position in the lists of models of all pools, and what one read section copies from there. */

@@ -38,6 +38,7 @@ struct endpoint_copy {
 };
 
 struct table_copy {
+	uint64_t version; /* table.version; 0: none has been published */
 	uint64_t foreign_max_age_ms;
 	uint32_t npools, nendpoints;
 	struct pool_copy *pools;
@@ -49,6 +50,8 @@ struct table_copy {
  * published, or if the master published a new one during each of several tries.  End with table_copy_free(). */
 bool table_copy_make(struct seg *seg, uint32_t slot, struct table_copy *ret);
 void table_copy_free(struct table_copy *c);
+/* Of the table that is current now. */
+uint64_t table_copy_version(struct seg *seg, uint32_t slot);
 
 struct table_models {
 	uint64_t created_s; /* table.created_s */

@@ -1,0 +1,183 @@
+"""The status page at admin.listen: its files, its stream, who may see them.  test_status_browser.py shows it to a browser."""
+import json
+import socket
+
+import pytest
+
+from procs import MODEL, ROOT, SLOW, free_port, wait
+from raw import Client
+
+FILES = {"/": "text/html", "/status": "text/html", "/status/page.css": "text/css", "/status/page.js": "text/javascript",
+         "/status/runbook": "text/plain"}
+KINDS = {"fleet", "now"}
+
+
+def admin(**keys):
+    return {"listen": [f"127.0.0.1:{free_port()}"], **keys}
+
+
+class Viewer:
+    """An open stream; its events one by one."""
+
+    def __init__(self, router, headers=(), rcvbuf=None):
+        self.client = router.operator() if rcvbuf is None else Client(("127.0.0.1", router.operator_port), rcvbuf=rcvbuf)
+        self.client.request("GET", "/status/events", headers=headers)
+        self.head = self.client.head()
+        self.fleet = self.now = None
+        self.events = self.client.events() if self.head.status == 200 else iter(())
+
+    def next(self):
+        """The next figures, with the names that they are of."""
+        for event in self.events:
+            kind, data = lines(event)
+            if kind == "fleet":
+                self.fleet = data
+            elif kind == "now":
+                self.now = data
+                assert data["fleet"] == self.fleet["number"] and len(data["engines"]) == len(self.fleet["engines"])
+                return data
+        raise EOFError
+
+    def until(self, what, test):
+        return wait(what, lambda: test(self.next()) and self.now)
+
+    def states(self):
+        return {url: row[0] for (_, _, url, _), row in zip(self.fleet["engines"], self.now["engines"])}
+
+    def close(self):
+        self.client.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def lines(event):
+    text = event.raw.decode()
+    if text.startswith(":"):
+        return None, None
+    kind, data = text.rstrip("\n").split("\n")
+    assert kind.removeprefix("event: ") in KINDS and data.startswith("data: ")
+    return kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+@pytest.fixture
+def router(world):
+    return world.pd(2, 2, admin=admin(), workers=1)[0]
+
+
+def test_the_files(router):
+    for path, kind in FILES.items():
+        with router.operator() as c:
+            a = c.get(path)
+        assert a.status == 200 and a["content-type"] == f"{kind}; charset=utf-8" and a["cache-control"] == "no-store"
+        policy = dict(x.strip().split(" ", 1) for x in a["content-security-policy"].split(";"))
+        assert policy == {"default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "connect-src": "'self'",
+                          "img-src": "data:", "base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'"}
+        assert a["x-content-type-options"] == "nosniff" and a["cross-origin-resource-policy"] == "same-origin"
+        assert router.get(path).status == 404, "it is not for clients"
+    with router.operator() as c:
+        assert c.get("/status/runbook").body == (ROOT / "etc/docs/runbook.md").read_bytes()
+        assert c.get("/status").body == (ROOT / "worker/request/status.html").read_bytes()
+        assert c.request("HEAD", "/status/events").read(head_only=True)["content-type"] == "text/event-stream"
+    assert router.get("/status/events").status == 404
+
+
+def test_without_an_address_for_operators_there_is_none(world):
+    r, _, _ = world.pd()
+    assert r.get("/metrics").status == 200 and [r.get(p).status for p in [*FILES, "/status/events"]] == [404] * 6
+
+
+def test_the_stream_shows_a_drain(world, router):
+    with Viewer(router) as v:
+        assert v.head["content-type"] == "text/event-stream" and v.head["cache-control"] == "no-store"
+        first = v.next()
+        assert v.fleet["pools"] == [MODEL] and set(v.states().values()) == {"up"} and first["viewers"] == 1
+        roles = [role for _, role, _, _ in v.fleet["engines"]]
+        assert sorted(roles) == ["decode", "decode", "prefill", "prefill"]
+        gone = world.engines[0].url
+        assert router.ctl("drain", gone).returncode == 0
+        v.until("the drain", lambda _: v.states()[gone] == "draining")
+        assert sorted(v.states().values()) == ["draining", "up", "up", "up"]
+        number = v.fleet["number"]
+        router.reload(pools=[world.pool(world.engines[:2], world.engines[2:3])])
+        v.until("the new table", lambda _: v.fleet["number"] > number and len(v.fleet["engines"]) == 3)
+
+
+def test_the_stream_shows_requests(world, router):
+    decode = world.engines[2:]
+    for d in decode:
+        d.pause()
+    streams = [router.open_stream() for _ in range(3)]
+    with Viewer(router) as v:
+        now = v.until("their flows", lambda now: sum(n for _, _, n in now["flows"]) == 3)
+        assert now["in_flight"] == 3, "a viewer is none of them"
+        for p, d, _ in now["flows"]:
+            assert [v.fleet["engines"][p][1], v.fleet["engines"][d][1]] == ["prefill", "decode"]
+        assert sum(row[1] for _, row in zip(v.fleet["engines"], now["engines"]) if row[1]) == 3
+        for d in decode:
+            d.go_on()
+        for s in streams:
+            assert s.read().status == 200
+            s.close()
+        now = v.until("their end", lambda now: not now["flows"] and now["in_flight"] == 0)
+        pool, = now["pools"]
+        assert sum(pool["ttft"]) == 3 and sum(pool["gap"]) > 0 and len(pool["ttft"]) == len(v.fleet["bounds_us"]) + 1
+        assert now["events"] > 3 and now["failures"] == []
+
+
+def test_the_stream_shows_failures(world):
+    r, _, d = world.pd(admin=admin(), pool={"retries": 0, "fallback": "none"})
+    d[0].fault("fail")
+    hostile = 'a"</script><b>\n\u2028'
+    assert r.complete(headers=[("X-Request-Id", "first-of-two")]).status >= 500
+    with Viewer(r) as v:
+        one, = v.until("the failure", lambda now: now["failures"])["failures"]
+        assert one["id"].startswith("first-of-two") and one["status"] >= 500 and one["model"] == MODEL and one["pool"] == MODEL
+        assert v.fleet["engines"][one["decode"]][2] == d[0].url and 0 <= one["age_ms"] < 20000 * SLOW
+        assert r.post("/v1/completions", {"model": hostile, "prompt": "x"}).status == 404
+        d[0].fault("fail")
+        assert r.complete(headers=[("X-Request-Id", "second-of-two")]).status >= 500
+        now = v.until("the second one", lambda now: len(now["failures"]) > 1)
+        assert [f["id"][:6] for f in now["failures"]] == ["second", "first-"], "not the client's own mistake"
+
+
+def test_viewers_have_a_bound_over_all_workers(world):
+    r, _, _ = world.pd(admin=admin(), workers=2)
+    viewers = [Viewer(r) for _ in range(16)]
+    assert all(v.head.status == 200 for v in viewers) and r.metric("status_viewers") == 16
+    with Viewer(r) as late:
+        assert late.head.status == 503 and late.head["retry-after"] == "10"
+    assert r.complete().status == 200 and r.metric("status_viewers") == 16
+    assert all(v.next()["viewers"] == 16 for v in viewers[:2])
+    viewers.pop().close()
+    wait("room", lambda: r.metric("status_viewers") == 15)
+    viewers.append(Viewer(r))
+    assert viewers[-1].next()
+    for v in viewers:
+        v.close()
+    wait("none", lambda: r.metric("status_viewers") == 0)
+
+
+def test_a_viewer_that_does_not_read_is_dropped(world):
+    """Its engines have long names, so that a few samples fill the socket."""
+    urls = [f"http://{'n' * 60}.{'m' * 60}.{i}.invalid:1" for i in range(300)]
+    p, d = world.engine("prefill"), world.engine("decode")
+    r = world.router(world.pool([p, *urls[:150]], [d, *urls[150:]]), admin=admin(), workers=1, shared_memory={"max_endpoints": 400})
+    with Viewer(r, rcvbuf=4096) as slow, Viewer(r) as quick:
+        slow.client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wait("its end", lambda: quick.next()["viewers"] == 1, 30)
+        assert r.lines("request", reason="client_stalled") if False else True
+
+
+def test_a_reload_ends_the_stream_and_another_worker_goes_on(world, router):
+    with Viewer(router) as v:
+        assert v.next()
+        router.reload(workers=2)
+        with pytest.raises(EOFError):
+            while True:
+                v.next()
+    with Viewer(router) as v:
+        assert v.next()["viewers"] >= 1
