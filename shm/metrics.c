@@ -142,7 +142,8 @@ metric_gauge_sum(const struct seg *seg, enum metric_gauge g)
 int64_t
 metric_gauge_settled(const struct seg *seg, enum metric_gauge g)
 {
-	/* What this process has stored in its slab comes before what it reads of others.  Pairs with itself. */
+	/* What this process has stored in its slab comes before what it reads of others.  Pairs with the
+	 * barrier that another process passes in metric_gauge_settled(). */
 	shm_mb();
 	return metric_gauge_sum(seg, g);
 }

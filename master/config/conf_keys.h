@@ -34,7 +34,7 @@
 L("listen", LISTEN, listen, nlisten, 0, 16, "(0.0.0.0:8000; with tls.listen: [])", GENERATION,		\
 	"addresses for clients: host:port, [IPv6]:port, or :port for all addresses")				\
 L("admin.listen", LISTEN, admin_listen, nadmin_listen, 0, 16, "[]", GENERATION,				\
-	"addresses for operators: /metrics, /health with engine addresses, /ready, /live, /version; such as 127.0.0.1:9101 or unix:/run/pdrouter/admin.sock; none: the clients' addresses answer these") \
+	"addresses for operators: a status page for browsers (/), /metrics, /health with engine addresses, /ready, /live, /version; such as 127.0.0.1:9101 or unix:/run/pdrouter/admin.sock; none: the clients' addresses answer these but the status page") \
 K("admin.socket_mode", MODE, admin_mode, 0, 0, "0600", LIVE,						\
 	"permissions of the unix sockets of admin.listen, in octal")					\
 K("admin.socket_group", TEXT, admin_group, 0, 255, "", LIVE,						\

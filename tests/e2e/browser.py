@@ -1,6 +1,7 @@
 """Chromium without a screen, over its debugging pipe: messages of the DevTools protocol, each with a NUL at its end.  No
 library: a test needs a dozen commands."""
 import base64
+import contextlib
 import json
 import os
 import select
@@ -34,10 +35,22 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self.number, self.pending, self.session, self.log = 0, b"", None, []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+
+    @contextlib.contextmanager
+    def tab(self):
+        """One that shares neither keys nor connections with those before it."""
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for what in "Page", "Runtime", "Log":
             self.call(f"{what}.enable")
+        self.log.clear()
+        self.view(1400)
+        try:
+            yield self
+        finally:
+            self.session = None
+            self.call("Target.disposeBrowserContext", browserContextId=context)
 
     def close(self):
         self.p.kill()

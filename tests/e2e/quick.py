@@ -86,6 +86,8 @@ QUICK = {
     "test_scribble.py": "test_a_mad_process_does_not_end_the_router",
     "test_storm.py": "test_small_storm",
     "test_slow.py": "test_eject_slow",
+    "test_status_browser.py": "test_what_is_seen",
+    "test_status_page.py": "test_the_stream_shows_a_drain",
     "test_state_file.py": "test_roles_and_pools_are_kept_one_by_one",
     "test_stream.py": "test_slow_client_stops_the_engine",
     "test_tally.py": "test_each_cause_is_counted_and_shown",

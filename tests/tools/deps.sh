@@ -7,7 +7,7 @@ set -u
 build="gcc libc6-dev make pkg-config libevent-dev libhttp-parser-dev libjson-c-dev libzmq3-dev liburcu-dev
 	libyaml-dev libc-ares-dev libseccomp-dev libsystemd-dev libssl-dev libxxhash-dev uthash-dev libncurses-dev curl ca-certificates"
 test="xz-utils libcriterion-dev python3 python3-venv python3-pip clang clang-format clang-tidy cppcheck
-	libclang-rt-14-dev prometheus shellcheck patch iproute2 nginx-light haproxy systemd openssl mandoc tmux valgrind"
+	libclang-rt-14-dev prometheus shellcheck patch iproute2 nginx-light haproxy systemd openssl mandoc tmux valgrind chromium"
 verify="spin"
 deb="build-essential debhelper dpkg-dev lintian python3"
 bench="nginx-light haproxy valgrind strace python3 python3-venv gnuplot-nox openssl xz-utils"

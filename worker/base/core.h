@@ -66,9 +66,9 @@ struct worker {
 	uint32_t slot;
 	struct event_base *base;
 	struct connpool *connpool;
-	struct silent *silent;  /* connections without a head: request/silent.h */
-	struct tls_server *tls; /* NULL: no client may speak TLS */
-	struct status_stream *status; /* request/status_stream.h; NULL: nobody has viewed it yet */
+	struct silent *silent;        /* connections without a head: request/silent.h */
+	struct tls_server *tls;       /* NULL: no client may speak TLS */
+	struct status_stream *status; /* request/status_stream.h; NULL: it has had no viewer yet */
 	struct usage usage;
 	char *buf; /* the one read buffer, WORKER_BUF bytes: valid within one callback only */
 

@@ -174,7 +174,9 @@ key_is_good(const struct req *req)
 		return true;
 	(void)rcu_enter(w->seg, w->slot);
 	keys = keys_of(w, door);
-	good = keys == NULL || (req->key != NULL && check(api_keys_find(keys, door, req->key->sha256), &why) == END_OK);
+	good = keys == NULL ||
+	       (req->key != NULL &&
+		       check(api_keys_find(keys, door, req->key->sha256), &why) == END_OK);
 	rcu_leave(w->seg, w->slot);
 	return good;
 }

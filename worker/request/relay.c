@@ -504,8 +504,8 @@ relay_piece(struct req *req, const struct page_kind *kind, struct span piece, bo
 
 	if (req->job.sent == SENT_NOTHING) {
 		iov[k++] = open_answer(req, lines, 200, false, 0);
-		(void)snprintf(more, sizeof(more), "Content-Type: %s\r\n%s\r\n", kind->type,
-			kind->head);
+		(void)snprintf(
+			more, sizeof(more), "Content-Type: %s\r\n%s\r\n", kind->type, kind->head);
 		iov[k++] = (struct iovec){more, strlen(more)};
 	}
 	if (!req->head_only && piece.n > 0) {
@@ -532,7 +532,8 @@ relay_error(struct req *req, int status, const char *type, const char *code, con
 	else if (status == 401 && req->job.end == END_API_KEY)
 		(void)snprintf(head, sizeof(head), "WWW-Authenticate: %s\r\n",
 			/* a browser asks for the key, and sends it with all that the page gets */
-			route_is_status(req->job.facts.route) ? "Basic realm=\"pdrouter\"" : "Bearer");
+			route_is_status(req->job.facts.route) ? "Basic realm=\"pdrouter\""
+							      : "Bearer");
 	else
 		retry_after_line(req, head, sizeof(head));
 	relay_reply(req, status, head, strlen(head), "application/json", body, strlen(body));

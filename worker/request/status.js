@@ -5,7 +5,7 @@
 
 const KEPT = 60; // samples of a sparkline, and of the histograms' minute
 const ALONE = 12; // engines of a role that are shown without groups
-const GROUPS = 40; // groups of a role that are shown at first
+const GROUPS = 30; // groups of a role that are shown at first
 const ROWS = 100; // engines of a group that are shown at first
 const LINES = 60; // flows that are drawn or listed
 const CHANGES = 30;
@@ -253,6 +253,10 @@ function rows_of(role) {
 	const shown = opened.has(role.key) ? all : all.slice(0, GROUPS);
 	for (const group of shown) {
 		const key = JSON.stringify([role.key, group.name]);
+		if (group.members.length === 1) {
+			rows.push({ key: group.members[0].key, engine: group.members[0], members: group.members });
+			continue;
+		}
 		const is_open = opened.has(key);
 		rows.push({ key, group, members: is_open ? [] : group.members, is_open });
 		if (is_open) {
@@ -580,6 +584,15 @@ async function read(body, alive) {
 	}
 }
 
+function leave() {
+	const was = abort;
+	abort = null;
+	clearTimeout(timer);
+	if (was) {
+		was.abort();
+	}
+}
+
 async function connect() {
 	const mine = new AbortController();
 	let quiet = 0;
@@ -587,10 +600,7 @@ async function connect() {
 		clearTimeout(quiet);
 		quiet = setTimeout(() => mine.abort(), QUIET_MS);
 	};
-	clearTimeout(timer);
-	if (abort) {
-		abort.abort();
-	}
+	leave();
 	abort = mine;
 	alive();
 	try {
@@ -621,6 +631,8 @@ $("trouble").addEventListener("change", draw);
 document.addEventListener("visibilitychange", draw);
 document.addEventListener("toggle", draw, true);
 window.addEventListener("resize", draw);
+window.addEventListener("pagehide", leave); // the place of a viewer is another one's
+window.addEventListener("pageshow", (e) => e.persisted && connect());
 document.addEventListener("keydown", (e) => {
 	if (e.key === "/" && !e.ctrlKey && !e.metaKey && !e.altKey && e.target !== $("find")) {
 		e.preventDefault();

@@ -27,6 +27,7 @@
 #define FLOW_TRIES 16
 #define FAILURES 20 /* of the last requests that failed */
 #define NO_ROW UINT32_MAX
+#define NO_VERSION UINT64_MAX
 
 /* Requests in flight that have the same engines. */
 struct flow {
@@ -69,7 +70,7 @@ put(struct membuf *out, const char *text)
 	membuf_add(out, text, strlen(text));
 }
 
-/* Numbers and words of ours: they fit. */
+/* Numbers and words of the router: they fit. */
 static void __attribute__((format(printf, 2, 3)))
 put_form(struct membuf *out, const char *form, ...)
 {
@@ -88,7 +89,8 @@ put_quoted(struct membuf *out, const char *text)
 {
 	char quoted[1600]; /* every byte escaped as \u00xx */
 
-	put(out, json_quote(quoted, sizeof(quoted), text, strlen(text), 256) != -1 ? quoted : "\"\"");
+	put(out, json_quote(quoted, sizeof(quoted), text, strlen(text), 256) != -1 ? quoted
+										   : "\"\"");
 }
 
 static const char *
@@ -301,8 +303,8 @@ put_flows(struct status_sample *s)
 
 	for (uint32_t i = 0; i < FLOWS; i++)
 		if (s->flows[i].n > 0)
-			put_form(&s->next, "%s[%d,%d,%u]", comma(shown++),
-				(int)s->flows[i].prefill, (int)s->flows[i].decode, s->flows[i].n);
+			put_form(&s->next, "%s[%d,%d,%u]", comma(shown++), (int)s->flows[i].prefill,
+				(int)s->flows[i].decode, s->flows[i].n);
 	put_form(&s->next, "],\"other_flows\":%u,\"failures\":[", s->others);
 }
 
@@ -345,7 +347,8 @@ of_flows(struct status_sample *s)
 static bool
 is_failure(const struct note *n)
 {
-	if (strcmp(n->reason, end_word(END_OK)) == 0 || strcmp(n->reason, end_word(END_LOCAL)) == 0 ||
+	if (strcmp(n->reason, end_word(END_OK)) == 0 ||
+		strcmp(n->reason, end_word(END_LOCAL)) == 0 ||
 		strcmp(n->reason, end_word(END_CLIENT_GONE)) == 0)
 		return false;
 	return n->status < 400 || n->status == 429 || n->status >= 500;
@@ -359,7 +362,8 @@ keep_failure(struct status_sample *s, uint32_t worker, const struct note *n)
 
 	while (at < s->nfailures && s->failures[at].note.now.at_us > n->now.at_us)
 		at++;
-	for (uint32_t i = at; i < s->nfailures && s->failures[i].note.now.at_us == n->now.at_us; i++)
+	for (uint32_t i = at; i < s->nfailures && s->failures[i].note.now.at_us == n->now.at_us;
+		i++)
 		if (s->failures[i].worker == worker && strcmp(s->failures[i].note.id, n->id) == 0)
 			return;
 	if (at == FAILURES)
@@ -396,7 +400,8 @@ put_failure(struct status_sample *s, uint32_t i, uint64_t now_us)
 	const struct note *n = &s->failures[i].note;
 	struct membuf *out = &s->next;
 
-	put_form(out, "%s{\"age_ms\":%" PRIu64 ",\"status\":%u,\"prefill\":%d,\"decode\":%d,\"pool\":",
+	put_form(out,
+		"%s{\"age_ms\":%" PRIu64 ",\"status\":%u,\"prefill\":%d,\"decode\":%d,\"pool\":",
 		comma(i), now_us > n->now.at_us ? (now_us - n->now.at_us) / 1000 : 0, n->status,
 		(int)row_of(s, n, ROLE_PREFILL), (int)row_of(s, n, ROLE_DECODE));
 	put_quoted(out, n->now.pool < s->w->seg->hdr->max_pools
@@ -473,6 +478,8 @@ status_sample_free(struct status_sample **ps)
 void
 status_sample_begin(struct status_sample *s)
 {
+	if (s->renewed && s->section < NSECTIONS)
+		s->t.version = NO_VERSION; /* its names were not shown */
 	s->section = s->at = s->worker = 0;
 	s->renewed = false;
 	s->next.n = 0;

@@ -12,7 +12,8 @@
 #include "worker/request/req.h"
 #include "worker/request/status_sample.h"
 
-#define BEHIND_MOST 5 /* samples that a viewer may miss in a row, because it has not read the last one */
+#define BEHIND_MOST                                                                                \
+	5 /* samples that a viewer may miss in a row, because it has not read the last one */
 
 struct status_viewer {
 	struct req *req;
@@ -110,14 +111,11 @@ end_if_over(struct status_viewer *v)
 	v->over(v->req);
 }
 
-static void
-on_tick(evutil_socket_t fd, short what, void *arg)
+void
+status_stream_tick(struct status_stream *st)
 {
-	struct status_stream *st = arg;
 	struct status_viewer *v, *next;
 
-	(void)fd;
-	(void)what;
 	for (v = TAILQ_FIRST(&st->viewers); v != NULL; v = next) {
 		next = TAILQ_NEXT(v, link);
 		end_if_over(v);
@@ -126,6 +124,14 @@ on_tick(evutil_socket_t fd, short what, void *arg)
 		return;
 	status_sample_begin(st->sample);
 	take_step_soon(st);
+}
+
+static void
+on_tick(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	status_stream_tick(arg);
 }
 
 /* --- viewers come and go ------------------------------------------------------------------------ */

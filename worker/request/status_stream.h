@@ -18,4 +18,6 @@ struct worker;
 bool status_stream_answer(struct req *req, void (*over)(struct req *req));
 /* The request ends, whether its stream is over or not. */
 void status_stream_leave(struct req *req);
+/* What happens once a second: the next sample begins. */
+void status_stream_tick(struct status_stream *st);
 void status_stream_free(struct status_stream **);
