@@ -16,7 +16,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const STATES = ["up", "starting", "draining", "slow", "busy", "ejected", "misconfigured", "down"];
 
 const $ = (id) => document.getElementById(id);
-const seen = { coming: null, fleet: null, now: null, samples: [], arrived: 0, failures: new Map() };
+const seen = { coming: null, fleet: null, now: null, samples: [], arrived: 0 };
 const opened = new Set(); // keys of groups that show their engines, and of lists that show all
 let pools = []; // what is on the screen
 
@@ -145,7 +145,15 @@ function build_pool(name, number) {
 	pool.roles = ["prefill", "decode"].map((role) => build_role(pool, role));
 	pool.lines = svg("svg", { class: "flows", "aria-hidden": "true" });
 	pool.list = el("ul");
-	pool.details = el("details", {}, el("summary", {}, "Flows as a list"), pool.list);
+	pool.details = el("details", opened.has(`flows ${name}`) ? { open: "" } : {}, el("summary", {}, "Flows as a list"), pool.list);
+	pool.details.addEventListener("toggle", () => {
+		if (pool.details.open) {
+			opened.add(`flows ${name}`);
+		} else {
+			opened.delete(`flows ${name}`);
+		}
+		draw();
+	});
 	pool.ttft = build_figure("Time to the first token");
 	pool.gap = build_figure("Between two events of a stream");
 	pool.card = el("section", { class: "pool", "aria-labelledby": pool.id },
@@ -410,7 +418,8 @@ function rate(get) {
 function draw_pool(pool) {
 	const p = seen.now.pools[pool.number];
 	const lists = pool.roles.map(draw_role);
-	say(pool.sum, `${plural(p.waiting, "request")} queued · ${count(rate((s) => s.pools[pool.number].tokens))} tokens/s in finished answers`);
+	const tokens = rate((s) => s.pools[pool.number].tokens); // 0: none has ended, or its engine does not say
+	say(pool.sum, `${plural(p.waiting, "request")} queued${tokens > 0 ? ` · ${count(tokens)} tokens/s in finished answers` : ""}`);
 	draw_figure(pool.ttft, "ttft", pool);
 	draw_figure(pool.gap, "gap", pool);
 	return () => draw_flows(pool, lists);
@@ -444,10 +453,10 @@ function draw_failures() {
 		return el("tr", { role: "row" }, ...cells.map((c) => el("td", { role: "cell" }, c, " ")));
 	});
 	const body = $("failures").tBodies[0];
-	const focused = body.contains(document.activeElement);
+	const same = rows.length === body.rows.length && rows.every((tr, i) => [...tr.cells].slice(1).every((c, k) => c.textContent === body.rows[i].cells[k + 1].textContent));
 	$("no-failures").hidden = rows.length > 0;
 	$("failures-box").hidden = rows.length === 0;
-	if (focused && body.rows.length === rows.length) { // who reads or follows a link is not disturbed: only ages change
+	if (same) { // the reader's selection and focus stay
 		rows.forEach((tr, i) => say(body.rows[i].cells[0], tr.cells[0].textContent));
 	} else {
 		body.replaceChildren(...rows);
@@ -506,7 +515,9 @@ function take_now(now) {
 
 function draw_totals() {
 	const engines = seen.fleet.list;
-	say($("t-up"), `${engines.filter((e) => e.state === "up").length} / ${engines.length}`);
+	const up = engines.filter((e) => e.state === "up").length;
+	say($("t-up"), `${up} / ${engines.length}`);
+	document.title = up === engines.length ? "pdrouter" : `(${engines.length - up}) pdrouter`;
 	say($("t-flight"), count(seen.now.in_flight));
 	say($("t-queue"), count(sum_of(seen.now.pools.map((p) => p.waiting))));
 	say($("t-events"), count(rate((s) => s.events)));
@@ -629,7 +640,6 @@ $("filter").addEventListener("submit", (e) => e.preventDefault());
 $("find").addEventListener("input", draw);
 $("trouble").addEventListener("change", draw);
 document.addEventListener("visibilitychange", draw);
-document.addEventListener("toggle", draw, true);
 window.addEventListener("resize", draw);
 window.addEventListener("pagehide", leave); // the place of a viewer is another one's
 window.addEventListener("pageshow", (e) => e.persisted && connect());
