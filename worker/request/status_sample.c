@@ -34,11 +34,6 @@ struct flow {
 	uint32_t prefill, decode, n; /* rows; n 0: a free cell */
 };
 
-struct failure {
-	uint32_t worker;
-	struct note note;
-};
-
 struct status_sample {
 	struct worker *w;
 	/* the table that `rows` and both events are of */
@@ -56,10 +51,10 @@ struct status_sample {
 	struct flow flows[FLOWS];
 	uint32_t others; /* requests whose engines have no cell there */
 
-	struct failure failures[FAILURES]; /* the last first */
+	struct note failures[FAILURES]; /* the last first */
 	uint32_t nfailures;
-	/* [worker slots]: when the newest request had ended that was looked at; and of the round that is on */
-	uint64_t *seen_us, *newest_us;
+	uint64_t *seen; /* [worker slots]: number of the last request that was looked at (notes_ended()) */
+	uint64_t last;  /* of `worker`, when its turn began */
 };
 
 /* --- text --------------------------------------------------------------------------------------- */
@@ -354,50 +349,49 @@ is_failure(const struct note *n)
 	return n->status < 400 || n->status == 429 || n->status >= 500;
 }
 
-/* While a ring turns, a note may be looked at twice. */
 static void
-keep_failure(struct status_sample *s, uint32_t worker, const struct note *n)
+keep_failure(struct status_sample *s, const struct note *n)
 {
 	uint32_t at = 0;
 
-	while (at < s->nfailures && s->failures[at].note.now.at_us > n->now.at_us)
+	while (at < s->nfailures && s->failures[at].now.at_us > n->now.at_us)
 		at++;
-	for (uint32_t i = at; i < s->nfailures && s->failures[i].note.now.at_us == n->now.at_us;
-		i++)
-		if (s->failures[i].worker == worker && strcmp(s->failures[i].note.id, n->id) == 0)
-			return;
 	if (at == FAILURES)
 		return;
 	if (s->nfailures < FAILURES)
 		s->nfailures++;
 	memmove(&s->failures[at + 1], &s->failures[at],
 		(s->nfailures - at - 1) * sizeof(s->failures[0]));
-	s->failures[at] = (struct failure){worker, *n};
+	s->failures[at] = *n;
 }
 
-/* Looks at the next note of the ring, the newest first.  Returns false if the rest has been looked at before. */
-static bool
-look_at(struct status_sample *s, uint64_t now_us)
+/* The turn of a worker: what its ring no longer has is passed by. */
+static void
+begin_ring(struct status_sample *s)
+{
+	uint64_t *seen = &s->seen[s->worker], kept;
+
+	s->last = notes_ended(s->w->seg, s->worker);
+	kept = notes_kept(s->w->seg, s->last);
+	if (*seen > s->last || s->last - *seen > kept)
+		*seen = s->last - kept;
+	s->at = 1;
+}
+
+static void
+look_at_next(struct status_sample *s, uint64_t now_us)
 {
 	struct note note;
 
-	if (s->at >= notes_kept(s->w->seg, s->worker))
-		return false;
-	if (!note_kept(s->w->seg, s->worker, s->at++, &note) || note.now.at_us > now_us)
-		return true;
-	if (note.now.at_us < s->seen_us[s->worker])
-		return false;
-	if (note.now.at_us > s->newest_us[s->worker])
-		s->newest_us[s->worker] = note.now.at_us;
-	if (is_failure(&note))
-		keep_failure(s, s->worker, &note);
-	return true;
+	if (note_ended(s->w->seg, s->worker, ++s->seen[s->worker], &note) &&
+		note.now.at_us <= now_us && is_failure(&note))
+		keep_failure(s, &note);
 }
 
 static void
 put_failure(struct status_sample *s, uint32_t i, uint64_t now_us)
 {
-	const struct note *n = &s->failures[i].note;
+	const struct note *n = &s->failures[i];
 	struct membuf *out = &s->next;
 
 	put_form(out,
@@ -421,12 +415,16 @@ of_failures(struct status_sample *s)
 {
 	const uint64_t now_us = clock_us();
 
-	for (uint32_t n = 0; n < STEP_NOTES && s->worker < SLOT_WORKERS(s->w->seg); n++)
-		if (!look_at(s, now_us)) {
-			s->seen_us[s->worker] = s->newest_us[s->worker];
+	for (uint32_t n = 0; n < STEP_NOTES && s->worker < SLOT_WORKERS(s->w->seg); n++) {
+		if (s->at == 0)
+			begin_ring(s);
+		if (s->seen[s->worker] < s->last) {
+			look_at_next(s, now_us);
+		} else {
 			s->worker++;
 			s->at = 0;
 		}
+	}
 	if (s->worker < SLOT_WORKERS(s->w->seg))
 		return false;
 	for (uint32_t i = 0; i < s->nfailures; i++)
@@ -450,8 +448,7 @@ status_sample_new(struct worker *w)
 
 	s->w = w;
 	s->rows = mem_array(w->seg->hdr->max_endpoints, sizeof(*s->rows));
-	s->seen_us = mem_array(SLOT_WORKERS(w->seg), sizeof(*s->seen_us));
-	s->newest_us = mem_array(SLOT_WORKERS(w->seg), sizeof(*s->newest_us));
+	s->seen = mem_array(SLOT_WORKERS(w->seg), sizeof(*s->seen));
 	status_sample_begin(s);
 	return s;
 }
@@ -465,8 +462,7 @@ status_sample_free(struct status_sample **ps)
 		return;
 	table_copy_free(&s->t);
 	free(s->rows);
-	free(s->seen_us);
-	free(s->newest_us);
+	free(s->seen);
 	membuf_free(&s->fleet);
 	membuf_free(&s->now);
 	membuf_free(&s->next_fleet);
