@@ -1,6 +1,7 @@
 """The status page in a browser (browser.py): what is seen at each width, in light and dark, with a keyboard and without sight,
 with nothing to show, without its stream, and with a thousand engines."""
 import shutil
+import signal
 
 import pytest
 
@@ -213,3 +214,4 @@ def test_a_thousand_engines(browser, world):
     browser.run("document.querySelector('#trouble').click()")
     assert browser.run("document.querySelectorAll('.role tbody tr').length") == 1
     assert text(browser, ".role tbody th") == last.removeprefix("http://")
+    r.kill(signal.SIGTERM)  # not looked at: to read /metrics of a thousand engines takes Python seconds
