@@ -15,6 +15,7 @@
 
 #include "shm/base/clock.h"
 #include "shm/metrics.h"
+#include "tests/unit/running_time.h"
 
 #define OK "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 #define UNHEALTHY "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"

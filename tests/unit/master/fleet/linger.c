@@ -4,6 +4,7 @@
 #include "master/fleet/linger.h"
 #include "master/fleet/state.h"
 #include "shm/base/clock.h"
+#include "tests/unit/running_time.h"
 
 #define P1 "http://127.0.0.1:8101"
 #define P2 "http://127.0.0.1:8102"
@@ -56,7 +57,7 @@ teardown(void)
 	fleet_teardown();
 }
 
-TestSuite(linger, .init = setup, .fini = teardown, .timeout = 20);
+TestSuite(linger, .init = setup, .fini = teardown, .timeout = 60);
 
 static void
 run(uint64_t ms)
@@ -163,7 +164,7 @@ setup_models(void)
 	linger_init(&lingering, fleet, "main", ROLE_PREFILL, on_over, NULL);
 }
 
-TestSuite(linger_models, .init = setup_models, .fini = teardown, .timeout = 20);
+TestSuite(linger_models, .init = setup_models, .fini = teardown, .timeout = 60);
 
 static void
 leave(const char *url)

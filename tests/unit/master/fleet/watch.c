@@ -13,6 +13,7 @@
 #include "master/fleet/watch.h"
 #include "shm/base/clock.h"
 #include "shm/base/mem.h"
+#include "tests/unit/running_time.h"
 
 /* Instead of libc's: what the kernel says when its limits are reached. */
 static int init_errno, add_errno;

@@ -17,7 +17,7 @@
 #include "shm/base/clock.h"
 #include "shm/metrics.h"
 
-TestSuite(health, .init = engines_setup, .fini = engines_teardown, .timeout = 60);
+TestSuite(health, .init = engines_setup, .fini = engines_teardown, .timeout = 200);
 
 Test(health, up_at_the_first_answer_down_after_fall_up_after_rise)
 {

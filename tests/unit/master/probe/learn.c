@@ -12,7 +12,7 @@
 	JSON("{\"disaggregation_mode\":\"" mode "\",\"disaggregation_bootstrap_port\":" port       \
 	     ",\"version\":\"0.5.9\"}")
 
-TestSuite(learn, .init = engines_setup, .fini = engines_teardown, .timeout = 60);
+TestSuite(learn, .init = engines_setup, .fini = engines_teardown, .timeout = 200);
 
 static struct conf_pool *
 one_pool(enum role role, enum engine_kind engine, const char *model)

@@ -25,7 +25,7 @@ teardown(void)
 	event_base_free(base);
 }
 
-TestSuite(turns, .init = setup, .fini = teardown, .timeout = 20);
+TestSuite(turns, .init = setup, .fini = teardown, .timeout = 60);
 
 static void
 note(void *arg)

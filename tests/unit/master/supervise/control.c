@@ -15,6 +15,7 @@
 #include "master/supervise/inherit.h"
 #include "shm/base/clock.h"
 #include "shm/base/lockfile.h"
+#include "tests/unit/running_time.h"
 
 static struct event_base *base;
 static struct control *control;
@@ -56,7 +57,7 @@ teardown(void)
 	(void)rmdir(at.sun_path);
 }
 
-TestSuite(control, .init = setup, .fini = teardown, .timeout = 20);
+TestSuite(control, .init = setup, .fini = teardown, .timeout = 60);
 
 static void
 on_tick(evutil_socket_t fd, short what, void *arg)
