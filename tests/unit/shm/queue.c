@@ -17,8 +17,9 @@ static void
 begin(void)
 {
 	small_seg();
+	/* ahead: no worker counts as stopped because the machine was */
 	for (uint32_t w = 0; w < SLOT_WORKERS(seg); w++)
-		proc_heartbeat(seg, w, clock_ms());
+		proc_heartbeat(seg, w, clock_ms() + 60000);
 }
 
 TestSuite(shm_queue, .init = begin, .fini = small_seg_end);

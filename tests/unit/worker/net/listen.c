@@ -73,7 +73,8 @@ begin(uint32_t i)
 	w[i].base = event_base_new();
 	wake_fds[i] = eventfd(0, EFD_NONBLOCK);
 	proc_slot_set(seg, i, 1, PROC_READY, 1);
-	proc_heartbeat(seg, i, clock_ms());
+	/* ahead: it does not count as stopped because the machine was */
+	proc_heartbeat(seg, i, clock_ms() + 60000);
 	event_assign(&ev_wake[i], w[i].base, wake_fds[i], EV_READ | EV_PERSIST, on_wake, &w[i]);
 	event_add(&ev_wake[i], NULL);
 	listen_init(&w[i], on_accept);

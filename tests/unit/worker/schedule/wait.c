@@ -61,8 +61,9 @@ setup(void)
 	TAILQ_INIT(&w.waiters);
 	fds[ME] = eventfd(0, EFD_NONBLOCK);
 	h.wake_fds = fds;
+	/* ahead: no worker counts as stopped because the machine was */
 	for (uint32_t slot = 0; slot <= OTHER; slot++)
-		proc_heartbeat(w.seg, slot, clock_ms());
+		proc_heartbeat(w.seg, slot, clock_ms() + 60000);
 	tries = 0;
 }
 
