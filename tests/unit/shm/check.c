@@ -993,6 +993,38 @@ end_work(void)
 	small_seg_end();
 }
 
+static bool
+is_of_arenas(void)
+{
+	static const char arena[] = "I5 the retired arena ";
+	bool all = true;
+
+	for (unsigned i = 0; i < nsaid; i++)
+		all = all && strncmp(said[i], arena, strlen(arena)) == 0;
+	return all;
+}
+
+/* The master polls all the time, and so does this test.  An arena that was retired before the machine stopped for a while
+ * is looked at once more. */
+static unsigned
+poll_and_check(void)
+{
+	unsigned n;
+
+	(void)rcu_poll(writer);
+	n = check();
+	if (n == 0 || !is_of_arenas())
+		return n;
+	(void)rcu_poll(writer);
+	return check();
+}
+
+#define POLL_AND_CHECK()                                                                           \
+	do {                                                                                       \
+		const unsigned n_found = poll_and_check();                                         \
+		cr_assert_eq(n_found, 0, "%u findings, the first: %s", n_found, said[0]);          \
+	} while (0)
+
 /* Four workers on three endpoints and a notifier, stopped and killed anywhere, tables published under
  * them. */
 Test(shm_check, at_work_nothing_is_found, .init = begin_work, .fini = end_work, .timeout = 60)
@@ -1009,21 +1041,20 @@ Test(shm_check, at_work_nothing_is_found, .init = begin_work, .fini = end_work, 
 		const uint32_t i = (uint32_t)(next_random(&rnd) >> 40) % CREW;
 
 		(void)publish();
-		(void)rcu_poll(writer);
-		ALL_IS_WELL();
+		POLL_AND_CHECK();
 		cr_assert_eq(kill(pids[i], SIGSTOP), 0);
 		(void)usleep(300);
 		standing += seg->procs[i].journal != 0;
-		ALL_IS_WELL();
+		POLL_AND_CHECK();
 		if (i == SLOT_NOTIFIER(seg) || next_random(&rnd) % 4 != 0) {
 			cr_assert_eq(kill(pids[i], SIGCONT), 0);
 			continue;
 		}
 		cr_assert_eq(kill(pids[i], SIGKILL), 0);
-		ALL_IS_WELL();
+		POLL_AND_CHECK();
 		cr_assert_eq(waitpid(pids[i], NULL, 0), pids[i]);
 		bury(i);
-		ALL_IS_WELL();
+		POLL_AND_CHECK();
 		pids[i] = hire(i, next_random(&rnd));
 		killed++;
 	}
@@ -1032,7 +1063,7 @@ Test(shm_check, at_work_nothing_is_found, .init = begin_work, .fini = end_work, 
 		(void)waitpid(pids[i], NULL, 0);
 		bury(i);
 	}
-	ALL_IS_WELL();
+	POLL_AND_CHECK();
 	for (uint32_t ep = 0; ep < LIVE_ENDPOINTS; ep++)
 		cr_assert(load_count(seg, ep) == 0 && load_tokens(seg, ep) == 0);
 	cr_assert_geq(standing, 10); /* else this test tested nothing */
