@@ -14,7 +14,7 @@ worker_or_not(const struct heritage *h)
 	_exit(CHILD_EXIT_NO_RESPAWN);
 }
 
-TestSuite(reload, .init = setup, .fini = teardown, .timeout = 30);
+TestSuite(reload, .init = setup, .fini = teardown, .timeout = 90);
 
 Test(reload, new_workers_that_end_before_their_table_is_out)
 {

@@ -47,8 +47,8 @@ teardown_newer(void)
 	teardown();
 }
 
-TestSuite(takeover, .init = setup_newer, .fini = teardown_newer, .timeout = 30);
-TestSuite(takeover_last, .init = setup_last_of_many, .fini = teardown_newer, .timeout = 30);
+TestSuite(takeover, .init = setup_newer, .fini = teardown_newer, .timeout = 90);
+TestSuite(takeover_last, .init = setup_last_of_many, .fini = teardown_newer, .timeout = 90);
 
 static void
 say(const char *line)

@@ -1,7 +1,7 @@
 /* What an upgrade needs before it begins: no new instance is started. */
 #include "tests/unit/master/supervise/instance.h"
 
-TestSuite(upgrade, .init = setup, .fini = teardown, .timeout = 30);
+TestSuite(upgrade, .init = setup, .fini = teardown, .timeout = 90);
 
 static bool
 is_publishing(const void *arg)
