@@ -21,9 +21,19 @@
 static char path[64];
 
 static void
+remove_files(void)
+{
+	char *command = mem_printf("rm -f %s %s.lock %s.broken", path, path, path);
+
+	cr_expect_eq(system(command), 0);
+	free(command);
+}
+
+static void
 setup(void)
 {
 	(void)snprintf(path, sizeof(path), "/tmp/pdr-keep-%d", (int)getpid());
+	remove_files(); /* of a process that had this number and was killed */
 	log_setup(LOG_L_ERROR, LOG_F_LOGFMT);
 	fleet_setup(8, 4);
 }
@@ -31,11 +41,8 @@ setup(void)
 static void
 teardown(void)
 {
-	char *command = mem_printf("rm -f %s %s.lock %s.broken", path, path, path);
-
 	fleet_teardown();
-	cr_expect_eq(system(command), 0);
-	free(command);
+	remove_files();
 }
 
 TestSuite(keep, .init = setup, .fini = teardown);

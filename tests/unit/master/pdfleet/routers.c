@@ -62,6 +62,7 @@ Test(routers, why_a_drain_was_refused_is_said, .init = cr_redirect_stderr)
 	pthread_t thread;
 
 	(void)snprintf(sun.sun_path, sizeof(sun.sun_path), "/tmp/pdfleet-ctl.%d", (int)getpid());
+	(void)unlink(sun.sun_path); /* of a process that had this number and was killed */
 	cr_assert_eq(bind(fd, (struct sockaddr *)&sun, sizeof(sun)), 0);
 	cr_assert_eq(listen(fd, 1), 0);
 	cr_assert_eq(pthread_create(&thread, NULL, refuse, &fd), 0);

@@ -251,6 +251,7 @@ journal(void)
 	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
 
 	(void)snprintf(sun.sun_path, sizeof(sun.sun_path), "/tmp/pdr-journal.%d", (int)getpid());
+	(void)unlink(sun.sun_path); /* of a process that had this number and was killed */
 	cr_assert_eq(log_to_journal(sun.sun_path), ENOENT);
 	cr_assert_eq(bind(fd, (struct sockaddr *)&sun, sizeof(sun)), 0);
 	cr_assert_eq(log_to_journal(sun.sun_path), 0);
