@@ -1,11 +1,12 @@
 /*
- * KV events between processes: whose events the notifier reads, and what they have said.
+ * KV events between processes: whose events the notifier reads, and what they have said.  And which addresses engines have
+ * that send notices.
  *
  * The master writes a source for each endpoint that publishes KV events (the first memfd).  The notifier reads the
  * sources, subscribes, and writes what each engine has stored in its prefix cache and removed from it.  All figures are
  * hints: they are what a publisher claims.
  *
- * Process: kv_source_put in the master; kv_source_get and kv_counts_put in the notifier; kv_counts_get anywhere.
+ * Process: kv_source_put and kv_sender_put in the master; their _get and kv_counts_put in the notifier; kv_counts_get anywhere.
  */
 #pragma once
 #include <stdbool.h>
@@ -19,6 +20,12 @@ struct kv_source {
 		ranks; /* data-parallel ranks, a publisher each: their ports follow each other; 0: no source */
 	char events[KV_SOURCE_ADDRESS]; /* of rank 0: tcp://10.0.0.1:5557 */
 	char replay[KV_SOURCE_ADDRESS]; /* "": what is missed is lost */
+};
+
+/* The address of an engine that sends notices, as an LMCache pool's does; family 0: none. */
+struct kv_sender {
+	uint64_t family; /* AF_INET, AF_INET6 */
+	uint8_t ip[16];  /* network byte order; bytes after the address are 0 */
 };
 
 /* Of one engine, since the notifier has subscribed in this life of the slot.  Tokens and blocks are those that count
@@ -38,11 +45,14 @@ struct kv_counts {
 
 /* --- master */
 void kv_source_put(struct seg *seg, uint32_t ep, const struct kv_source *s);
+void kv_sender_put(struct seg *seg, uint32_t ep, const struct kv_sender *s);
 
 /* --- notifier */
 
 /* A copy, if the source is not the one of *seq, which is updated.  *seq is 0 before the first call. */
 bool kv_source_get(const struct seg *seg, uint32_t ep, uint64_t *seq, struct kv_source *ret);
+/* The same of a sender. */
+bool kv_sender_get(const struct seg *seg, uint32_t ep, uint64_t *seq, struct kv_sender *ret);
 void kv_counts_put(struct seg *seg, uint32_t ep, const struct kv_counts *c);
 
 /* False: nothing has come in this life of the slot.  The words may be of two moments. */

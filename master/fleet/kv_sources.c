@@ -50,6 +50,43 @@ source_of(const struct endpoint *ep)
 	return s;
 }
 
+/* Where an engine of LMCache listens is where its notices come from, mostly. */
+static struct kv_sender
+sender_of(const struct endpoint *ep)
+{
+	const struct ep_addr *at = &ep->engine.addr;
+	struct kv_sender s = {.family = at->family};
+
+	if (ep->engine.pool->connector != CONNECTOR_LMCACHE || at->family == 0)
+		return (struct kv_sender){.family = 0};
+	memcpy(s.ip, at->ip, at->family == AF_INET ? 4 : sizeof(s.ip));
+	return s;
+}
+
+/* One that is being removed is of no pool any more.  It still sends what requests wait for, so its row stays. */
+static void
+publish_senders(const struct fleet *f)
+{
+	const uint32_t n = f->seg->hdr->max_endpoints;
+	bool *stays = mem_array(n, sizeof(*stays));
+	const struct endpoint *ep;
+
+	TAILQ_FOREACH(ep, &f->draining, link)
+	if (rows_has(ep))
+		stays[ep->engine.slot] = true;
+	for (size_t i = 0; i < f->norder; i++)
+		if (rows_has(f->order[i])) {
+			const struct kv_sender s = sender_of(f->order[i]);
+
+			kv_sender_put(f->seg, f->order[i]->engine.slot, &s);
+			stays[f->order[i]->engine.slot] = true;
+		}
+	for (uint32_t i = 0; i < n; i++)
+		if (!stays[i])
+			kv_sender_put(f->seg, i, &(struct kv_sender){.family = 0});
+	free(stays);
+}
+
 void
 kv_sources_publish(const struct fleet *f)
 {
@@ -72,4 +109,5 @@ kv_sources_publish(const struct fleet *f)
 			prefix_unfollow(f->seg, i); /* a notifier that was killed could not */
 		}
 	free(has);
+	publish_senders(f);
 }

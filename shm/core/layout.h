@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 16
+#define SHM_VERSION 17
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -349,12 +349,16 @@ struct announced {                       /* announce.c */
 	char kv[ANNOUNCED_ADDRESS];      /* its ZMQ/NCCL address, which request ids carry */
 };
 
-/* One per endpoint slot: where its engine publishes KV events (shm/kv_events.h).  seq is odd while it changes. */
+/* One per endpoint slot: where its engine publishes KV events, and from which address it sends notices (shm/kv_events.h).
+ * A seq is odd while the words after it change. */
 #define KV_SOURCE_ADDRESS 64 /* bytes of "tcp://[IPv6]:port" with its NUL */
 #define KV_SOURCE_WORDS 17
+#define KV_SENDER_WORDS 3
 struct kv_source_words { /* W: master */
 	_Alignas(SHM_LINE) uint64_t seq;
 	uint64_t word[KV_SOURCE_WORDS];
+	uint64_t sender_seq;
+	uint64_t sender[KV_SENDER_WORDS];
 };
 
 /* One per endpoint slot: what its engine's KV events have said.  W: notifier */

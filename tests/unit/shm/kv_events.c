@@ -39,6 +39,29 @@ Test(shm_kv_events, a_source_that_is_being_written_is_not_read)
 	cr_assert(kv_source_get(seg, 0, &seq, &got));
 }
 
+Test(shm_kv_events, a_sender_is_news_once_beside_a_source)
+{
+	const struct kv_sender a = {.family = 2, .ip = {10, 0, 0, 1}};
+	const struct kv_source other = {.tag = 1, .ranks = 1, .events = "tcp://10.0.0.1:5557"};
+	struct kv_sender got;
+	uint64_t seq = 0, of_source = 0;
+
+	cr_assert_not(kv_sender_get(seg, 1, &seq, &got));
+	kv_sender_put(seg, 1, &a);
+	kv_source_put(seg, 1, &other);
+	cr_assert(kv_sender_get(seg, 1, &seq, &got));
+	cr_assert_eq(memcmp(&got, &a, sizeof(a)), 0);
+	kv_sender_put(seg, 1, &a); /* the same */
+	kv_source_put(seg, 1, &(struct kv_source){.ranks = 0});
+	cr_assert_not(kv_sender_get(seg, 1, &seq, &got));
+	kv_sender_put(seg, 1, &(struct kv_sender){.family = 0});
+	cr_assert(kv_sender_get(seg, 1, &seq, &got));
+	cr_assert_eq(got.family, 0);
+	seg->kv_sources[1].sender_seq = 7;
+	cr_assert_not(kv_sender_get(seg, 1, &seq, &got), "while it is written");
+	cr_assert(kv_source_get(seg, 1, &of_source, &(struct kv_source){0}));
+}
+
 Test(shm_kv_events, counts_are_of_this_life_of_the_slot)
 {
 	struct kv_counts c = {.stored = 5, .lag_us = 7}, got;

@@ -103,6 +103,47 @@ Test(publish, where_kv_events_are_published)
 	c->pools[0].endpoints[1].kv_events = NULL;
 }
 
+/* Of LMCache pools alone.  One that leaves still sends while requests hold its KV. */
+Test(publish, who_sends_notices)
+{
+	struct conf *c = CONF(P1, P2, D1);
+	struct kv_sender s;
+	uint64_t seq = 0;
+	uint32_t first, third;
+
+	apply(c);
+	first = row_of(P1)->slot;
+	third = row_of(D1)->slot;
+	cr_assert_not(kv_sender_get(seg, first, &seq, &s), "of another connector");
+	c = CONF(P1, P2, D1);
+	c->pools[0].connector = CONNECTOR_LMCACHE;
+	apply(c);
+	cr_assert(kv_sender_get(seg, first, &seq, &s));
+	cr_assert_eq(s.family, AF_INET);
+	cr_assert_arr_eq(s.ip, ((const uint8_t[16]){127, 0, 0, 1}), 16);
+	seq = 0;
+	cr_assert(kv_sender_get(seg, third, &seq, &s));
+	cr_assert_eq(s.family, AF_INET6);
+	cr_assert_arr_eq(s.ip, ((const uint8_t[16]){[15] = 1}), 16);
+	cr_assert(load_reserve(seg, 0, first, 0));
+	c = CONF(P2, D1);
+	c->pools[0].connector = CONNECTOR_LMCACHE;
+	apply(c);
+	seq = 0;
+	cr_assert(kv_sender_get(seg, first, &seq, &s) && s.family == AF_INET, "it may still send");
+	load_release(seg, 0, first);
+	c = CONF(P2, D1);
+	c->pools[0].connector = CONNECTOR_LMCACHE;
+	apply(c);
+	while (!TAILQ_EMPTY(&fleet->draining))
+		event_base_loop(base, EVLOOP_ONCE);
+	c = CONF(P2, D1);
+	c->pools[0].connector = CONNECTOR_NIXL;
+	apply(c);
+	cr_assert(kv_sender_get(seg, first, &seq, &s) && s.family == 0);
+	cr_assert(kv_sender_get(seg, third, &(uint64_t){2}, &s) && s.family == 0);
+}
+
 Test(publish, where_an_lmcache_listens)
 {
 	static char host[] = "dec-0.svc";
