@@ -63,7 +63,7 @@
 	X(NOTICES_LOST, "pdrouter_notices_lost_total", "Notices for requests of older instances that found no room.") \
 	X(NOTICES_STALE, "pdrouter_notices_stale_total", "Notices for a transfer that is over.")          \
 	X(NOTICES_BAD, "pdrouter_notices_bad_total", "Notices that do not parse or carry an unknown id.") \
-	X(NOTICES_REFUSED, "pdrouter_notice_connections_refused_total", "Connections for notices from outside lmcache.networks.") \
+	X(NOTICES_REFUSED, "pdrouter_notice_connections_refused_total", "Connections for notices that were refused, and notices of such peers: from outside lmcache.networks, or too many connections of one address.") \
 	X(ANNOUNCED, "pdrouter_announcements_total", "Announcements of engines that were accepted.")          \
 	X(ANNOUNCED_REFUSED, "pdrouter_announcements_refused_total", "Announcements that do not parse, that their sender may not make, or that found no room.") \
 	X(KV_EVENTS, "pdrouter_kv_events_total", "KV events of engines that were read.") \

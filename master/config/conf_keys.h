@@ -160,7 +160,7 @@ K("state_file", TEXT, state_file, 0, 4000, "(\"\"; under systemd state.json in i
 K("lmcache.listen", NOTICES, lmcache_listen, 0, 255, "(\"\"; tcp://*:7500 where an lmcache pool waits for ready messages)", LIVE, \
 	"address where LMCache's ready messages arrive, such as tcp://*:7500; \"\": none")		\
 L("lmcache.networks", NETWORKS, lmcache_networks, nlmcache_networks, 0, 64, "[]", LIVE,		\
-	"networks of the peers that may send to lmcache.listen, such as [10.1.0.0/16]; the connection of another peer is closed; []: all may") \
+	"networks of the peers that may send to lmcache.listen, such as [10.1.0.0/16]; the connection of another peer is closed; []: this machine, and the networks of engines of lmcache pools") \
 K("announce.listen", NOTICES, announce_listen, 0, 255, "", LIVE,					\
 	"address where engines announce themselves (P2pNccl), such as tcp://*:30001; \"\": none")	\
 K("announce.forget", DURATION, announce_forget_ms, CONF_SEC, CONF_HOUR, "10s", LIVE,			\

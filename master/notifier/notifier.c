@@ -1,6 +1,5 @@
 #include "master/notifier/notifier.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,9 +39,8 @@
 #define QUEUED_BYTES ((rlim_t)CONNECTIONS * QUEUED * MAX_MESSAGE)
 #define OWN_FDS 64 /* of libzmq and the heritage, without the eventfds */
 #define NSOCKETS 2
-#define NITEMS                                                                                     \
-	(NSOCKETS +                                                                                \
-		4) /* to poll: also the channel, an older instance's notices, refused peers, KV events */
+/* to poll: also the channel, an older instance's notices, connections of peers, KV events */
+#define NITEMS (NSOCKETS + PEERS_N + 3)
 #define REFUSAL_LINES_MS 60000
 #define LAST_BATCHES 64 /* read before the exit, to deliver messages that have arrived */
 #define CLOSE_MS 500    /* time for engines to close their connections at the exit */
@@ -56,7 +54,7 @@ struct notifier {
 		void *zmq; /* NULL: not configured */
 		void (*take)(struct notifier *, zmq_msg_t *msg);
 	} sockets[NSOCKETS];
-	struct peers peers;              /* of notices */
+	struct peers peers;
 	struct events *events;           /* NULL: engines are not asked for KV events */
 	struct net_announced *announced; /* which engines may be, and by whom */
 	size_t nannounced;
@@ -143,38 +141,21 @@ take_notice(struct notifier *n, zmq_msg_t *msg)
 {
 	struct notif notice;
 
+	if (!peers_may_notify(&n->peers, zmq_msg_gets(msg, "Peer-Address")))
+		return;
 	if (notif_read(zmq_msg_data(msg), zmq_msg_size(msg), &notice) == 0)
 		take_id(n, notice.req_id);
 	else
 		metric_add(n->slab, M_NOTICES_BAD, 1);
 }
 
-/* libzmq names a peer by an IP literal; on a dual-stack socket IPv4 has its IPv6 form.  Returns its family; 0: none. */
-static uint16_t
-peer_address(const char *from, uint8_t ret[16])
-{
-	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-
-	if (from == NULL)
-		return 0;
-	if (inet_pton(AF_INET, from, ret) == 1)
-		return AF_INET;
-	if (inet_pton(AF_INET6, from, ret) != 1)
-		return 0;
-	if (memcmp(ret, mapped, sizeof(mapped)) != 0)
-		return AF_INET6;
-	memmove(ret, ret + sizeof(mapped), 4);
-	return AF_INET;
-}
-
 static bool
 may_announce(const struct notifier *n, const char *from, const struct registration *r)
 {
-	uint8_t peer[16];
-	const uint16_t family = peer_address(from, peer);
+	const struct peer_ip peer = peer_ip_of(from);
 
-	for (size_t i = 0; family != 0 && i < n->nannounced; i++)
-		if (net_announced_allows(&n->announced[i], family, peer, r->family, r->ip))
+	for (size_t i = 0; peer.family != 0 && i < n->nannounced; i++)
+		if (net_announced_allows(&n->announced[i], peer.family, peer.ip, r->family, r->ip))
 			return true;
 	return false;
 }
@@ -261,6 +242,7 @@ take_batch(struct notifier *n)
 {
 	bool any = take_passed(n);
 
+	any = peers_take(&n->peers) || any; /* before their messages */
 	for (size_t k = 0; k < NSOCKETS; k++) {
 		bool more = n->sockets[k].zmq != NULL;
 
@@ -270,7 +252,6 @@ take_batch(struct notifier *n)
 	}
 	if (n->events != NULL)
 		any = events_take(n->events) || any;
-	metric_add(n->slab, M_NOTICES_REFUSED, peers_refused(&n->peers, BATCH));
 	metric_add(n->slab, M_NOTICES_LOST, pass_send(n->pass));
 	wake_batch(n);
 	return any;
@@ -295,8 +276,7 @@ items_fill(const struct notifier *n, zmq_pollitem_t items[NITEMS])
 	items[nitems++] = (zmq_pollitem_t){.fd = n->h->channel, .events = ZMQ_POLLIN};
 	if (n->notices_from != 0)
 		items[nitems++] = (zmq_pollitem_t){.fd = n->notices_from, .events = ZMQ_POLLIN};
-	if (n->peers.events != NULL)
-		items[nitems++] = (zmq_pollitem_t){.socket = n->peers.events, .events = ZMQ_POLLIN};
+	nitems += peers_items(&n->peers, items + nitems);
 	if (n->events != NULL)
 		items[nitems++] =
 			(zmq_pollitem_t){.fd = events_fd(n->events), .events = ZMQ_POLLIN};
@@ -332,12 +312,27 @@ loop(struct notifier *n)
 
 /* False: errno of libzmq. */
 static bool
-accept_networks(struct notifier *n, const struct socket *s, bool v6)
+accept_peers(struct notifier *n, const struct socket *s, int type, const char *address)
 {
 	const struct conf *c = n->h->conf;
 
-	return peers_accept(&n->peers, n->ctx, s->zmq, c->lmcache_networks, c->nlmcache_networks,
-		       v6) == 0;
+	if (type == ZMQ_ROUTER)
+		return peers_accept_announcements(&n->peers, n->ctx, s->zmq) == 0;
+	return peers_accept_notices(&n->peers, n->ctx, s->zmq, address, c->lmcache_networks,
+		       c->nlmcache_networks) == 0;
+}
+
+/* Whether lmcache.networks has all addresses of a family. */
+static bool
+all_peers_may_notify(const struct conf *c)
+{
+	for (size_t i = 0; i < c->nlmcache_networks; i++) {
+		struct net net;
+
+		if (net_parse(c->lmcache_networks[i], &net) && net.bits == 0)
+			return true;
+	}
+	return false;
 }
 
 /* Not of TCP, or of this machine alone. */
@@ -369,7 +364,7 @@ open_socket(struct notifier *n, struct socket *s, int type, const char *address,
 	/* a restarted engine has the same identity, and its old connection may seem alive */
 	if (type == ZMQ_ROUTER)
 		(void)zmq_setsockopt(s->zmq, ZMQ_ROUTER_HANDOVER, &on, sizeof(on)); /* lint: word */
-	if ((type != ZMQ_PULL || accept_networks(n, s, v6)) && zmq_bind(s->zmq, address) == 0) {
+	if (accept_peers(n, s, type, address) && zmq_bind(s->zmq, address) == 0) {
 		log_info(what, LOG_S("address", address));
 		return 0;
 	}
@@ -414,9 +409,10 @@ open_sockets(struct notifier *n)
 	if (c->lmcache_listen != NULL)
 		r = open_socket(
 			n, &n->sockets[0], ZMQ_PULL, c->lmcache_listen, "listening for notices");
-	if (c->lmcache_listen != NULL && c->nlmcache_networks == 0 && !is_local(c->lmcache_listen))
+	if (c->lmcache_listen != NULL && all_peers_may_notify(c) && !is_local(c->lmcache_listen))
 		log_warn("any peer may send KV notices, and take the connections of engines",
-			LOG_S("address", c->lmcache_listen), LOG_S("cure", "lmcache.networks"));
+			LOG_S("address", c->lmcache_listen),
+			LOG_S("cure", "narrower lmcache.networks"));
 	if (r == 0 && c->announce_listen != NULL)
 		r = open_socket(n, &n->sockets[1], ZMQ_ROUTER, c->announce_listen,
 			"listening for announcements");
@@ -501,6 +497,16 @@ bound_all(const struct heritage *h)
 				events_bytes(h->seg->hdr->max_endpoints, h->conf->kv_event_ranks));
 }
 
+/* Descriptors of this process are below this number. */
+static size_t
+fds_bound(const struct heritage *h)
+{
+	struct rlimit rl;
+
+	return getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur < most_fds(h) ? rl.rlim_cur
+									       : most_fds(h);
+}
+
 static int
 socket_fact(int fd, int what)
 {
@@ -525,7 +531,7 @@ is_engine(const struct notifier *n, int fd)
 static bool
 shut_engines(const struct notifier *n)
 {
-	const int most = (int)most_fds(n->h);
+	const int most = (int)fds_bound(n->h);
 	bool any = false;
 
 	for (int fd = STDERR_FILENO + 1; fd < most; fd++)
@@ -566,6 +572,7 @@ notifier_main(const struct heritage *h)
 	int r;
 
 	bound_all(h);
+	peers_begin(&n.peers, h->seg, n.slab, fds_bound(h));
 	usage_begin(&n.usage);
 	read_networks(&n);
 	announce_begin(h->seg); /* before any announcement can be read */

@@ -433,7 +433,7 @@ struct conf {
 	char *state_file;          /* path, or NULL: none */
 	/* ZMQ address of the notifier's PULL socket, or NULL: no notifier */
 	char *lmcache_listen;
-	char **lmcache_networks; /* of the peers that may send there; none: all */
+	char **lmcache_networks; /* of the peers that may send there; none: nearby.h decides */
 	size_t nlmcache_networks;
 	/* ZMQ address of its ROUTER socket, where engines announce themselves, or NULL */
 	char *announce_listen;

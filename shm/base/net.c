@@ -20,6 +20,28 @@ mask(unsigned bits, unsigned i)
 	return (uint8_t)(0xffu << (8 * (i + 1) - bits));
 }
 
+uint16_t
+net_unmap(uint16_t family, uint8_t ip[16])
+{
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+	if (family != AF_INET6 || memcmp(ip, mapped, sizeof(mapped)) != 0)
+		return family;
+	memmove(ip, ip + sizeof(mapped), 4);
+	memset(ip + 4, 0, sizeof(mapped));
+	return AF_INET;
+}
+
+struct net
+net_of(uint16_t family, const uint8_t *ip, unsigned bits)
+{
+	struct net net = {.family = family, .bits = (uint8_t)bits};
+
+	for (unsigned i = 0; i < width(family) / 8; i++)
+		net.ip[i] = ip[i] & mask(bits, i);
+	return net;
+}
+
 /* One to three digits without a leading zero, at most `max`; false if it is none. */
 static bool
 prefix_parse(const char *text, unsigned max, uint8_t *ret)

@@ -9,6 +9,10 @@ struct net {
 	uint8_t ip[16];  /* network byte order */
 };
 
+/* An IPv4 address that an IPv6 socket has in its IPv6 form (::ffff:10.0.0.1) becomes the IPv4 address: returns its family. */
+uint16_t net_unmap(uint16_t family, uint8_t ip[16]);
+/* The network of that prefix which has the address. */
+struct net net_of(uint16_t family, const uint8_t *ip, unsigned bits);
 /* False if the text is none; host bits beyond the prefix must be 0. */
 bool net_parse(const char *text, struct net *ret);
 /* Whether the network has that address: 4 or 16 bytes, by family. */

@@ -18,6 +18,7 @@ import pytest
 import zmq
 
 import expect
+from faraway import Host
 from legs import (DECODE_FAILS, FRESH, IN_THE_STREAM, MESSAGES, PREFILL_FAILS, SHAPE, STREAM, TOOLS, UNREADABLE, ask, by_choice,
                   chooses_no_peer, code_of, fails_in_a_whole_answer, fails_in_the_stream, fresh, own_words, same, says, unseen)
 from members import values
@@ -991,6 +992,47 @@ def test_a_reload_moves_the_address_of_notices():
         k.prefilled()
         k.d.expect().reply(body={"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
         assert c.read().status == 200
+
+
+@pytest.fixture
+def host():
+    h = Host()
+    yield h
+    h.close()
+
+
+def test_by_default_peers_of_the_networks_of_engines_may_notify(host):
+    """A stranger is refused and named.  It may notify from the moment on when an engine of its network is known."""
+    port = free_port()
+    with host.sockets():
+        context = zmq.Context()
+        stranger = context.socket(zmq.PUSH)  # with the first socket libzmq begins its threads
+    stranger.linger = 0
+    try:
+        with desk_with(lmcache={"listen": f"tcp://*:{port}"}) as k:
+            stranger.connect(f"tcp://{host.here}:{port}")
+
+            def received():
+                """A message that a refused connection takes is lost."""
+                with suppress(zmq.Again):
+                    stranger.send(msgspec.msgpack.encode(ProxyNotif("42")), zmq.DONTWAIT)
+                return r.metric("notices_bad_total")
+
+            r = k.router
+            wait("a refused connection", lambda: received() or r.metric("notice_connections_refused_total") > 1)
+            r.wait_log("a peer was refused")
+            line, = r.lines("a peer was refused, further ones are only counted for a minute")
+            assert line["from"] == host.there and "lmcache.networks" in line["cure"] and r.metric("notices_bad_total") == 0
+            notifier = r.children("notifier")
+            with host.sockets():
+                engine = r.world.script(host=host.there)
+            pool = r.config["pools"][0]
+            r.reload(pools=[{**pool, "prefill": [*pool["prefill"], {"url": engine.url}]}])
+            wait("a message", received)
+            assert r.children("notifier") == notifier
+    finally:
+        stranger.close()
+        context.term()
 
 
 def test_a_killed_notifier_under_load():

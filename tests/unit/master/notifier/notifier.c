@@ -1,10 +1,15 @@
 /* A real notifier, fed by a real ZMQ PUSH socket. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <net/if.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -19,6 +24,7 @@
 #include "shm/base/conf.h"
 #include "shm/flags.h"
 #include "shm/core/heritage.h"
+#include "shm/kv_events.h"
 #include "shm/metrics.h"
 #include "tests/unit/shm/fixture.h"
 
@@ -91,7 +97,8 @@ setup_at(const char *where, const char *peer)
 	notifier_start();
 	ctx = zmq_ctx_new();
 	push = zmq_socket(ctx, ZMQ_PUSH);
-	cr_assert_eq(zmq_connect(push, peer), 0);
+	if (peer != NULL)
+		cr_assert_eq(zmq_connect(push, peer), 0);
 }
 
 static void
@@ -287,7 +294,8 @@ Test(notifier, its_connections_are_bounded)
 	struct rlimit many, rl;
 
 	cr_assert_eq(getrlimit(RLIMIT_NOFILE, &many), 0);
-	many.rlim_cur = many.rlim_max < 4096 ? many.rlim_max : 4096; /* the machine may allow less */
+	many.rlim_cur =
+		many.rlim_max < 4096 ? many.rlim_max : 4096; /* the machine may allow less */
 	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &many), 0);
 	setup();
 	cr_assert_eq(prlimit(pid, RLIMIT_NOFILE, NULL, &rl), 0);
@@ -510,4 +518,192 @@ Test(notifier, an_ipv4_peer_of_an_ipv6_socket_is_refused)
 {
 	with_networks("fd00::/8", "10.0.0.0/8", true);
 	expect_refused();
+}
+
+/* --- peers by default, in a network namespace -------------------------------------------------- */
+
+#define STRANGER "10.9.0.1"
+#define ENGINE "10.9.0.77"
+#define MANY 200 /* connections of one address: more than it may have */
+
+static unsigned port;
+
+/* Another address of this namespace, without a network. */
+static void
+add_address(const char *name, const char *ip)
+{
+	struct ifreq r = {.ifr_flags = IFF_UP};
+	struct sockaddr_in sin = {.sin_family = AF_INET};
+	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	(void)snprintf(r.ifr_name, sizeof(r.ifr_name), "lo");
+	cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &r), 0);
+	(void)snprintf(r.ifr_name, sizeof(r.ifr_name), "%s", name);
+	cr_assert_eq(inet_pton(AF_INET, ip, &sin.sin_addr), 1);
+	memcpy(&r.ifr_addr, &sin, sizeof(sin));
+	cr_assert_eq(ioctl(fd, SIOCSIFADDR, &r), 0);
+	sin.sin_addr.s_addr = UINT32_MAX;
+	memcpy(&r.ifr_netmask, &sin, sizeof(sin));
+	cr_assert_eq(ioctl(fd, SIOCSIFNETMASK, &r), 0);
+	(void)close(fd);
+}
+
+/* The notifier serves all addresses; those that are added later are not this machine's to it. */
+static void
+in_a_namespace(void)
+{
+	char where[64];
+
+	if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+		cr_skip_test("no network namespace on this machine");
+	add_address("lo:1", "10.1.0.1");
+	port = free_port(false);
+	(void)snprintf(where, sizeof(where), "tcp://*:%u", port);
+	setup_at(where, NULL);
+	add_address("lo:2", STRANGER);
+	add_address("lo:3", ENGINE);
+}
+
+/* The engine of a pool of LMCache. */
+static void
+publish_engine(void)
+{
+	struct kv_sender engine = {.family = AF_INET};
+
+	cr_assert_eq(inet_pton(AF_INET, ENGINE, engine.ip), 1);
+	kv_sender_put(seg, 0, &engine);
+}
+
+/* `push` connects from that address. */
+static void
+push_from(const char *ip)
+{
+	char to[96];
+
+	(void)snprintf(to, sizeof(to), "tcp://%s:0;127.0.0.1:%u", ip, port);
+	cr_assert_eq(zmq_connect(push, to), 0);
+}
+
+static bool
+counted_at_least(enum metric_counter m, uint64_t n)
+{
+	const volatile uint64_t *at = &seg_slab(seg, SLOT_NOTIFIER(seg))->counters[m];
+
+	for (int i = 0; i < 10000 && *at < n; i++)
+		(void)usleep(1000);
+	return *at >= n;
+}
+
+/* Sends until a message has come.  One that a refused connection takes is lost. */
+static bool
+is_received(void)
+{
+	static const char nonsense[] = "42"; /* no notice: counted as a bad one */
+	const volatile uint64_t *at = &seg_slab(seg, SLOT_NOTIFIER(seg))->counters[M_NOTICES_BAD];
+	const uint64_t before = *at;
+
+	for (int i = 0; i < 10000 && *at == before; i++) {
+		(void)zmq_send(push, nonsense, sizeof(nonsense), ZMQ_DONTWAIT);
+		(void)usleep(1000);
+	}
+	return *at > before;
+}
+
+/* `push` is another socket without a connection. */
+static void
+push_anew(void)
+{
+	int linger = 0;
+
+	(void)zmq_setsockopt(push, ZMQ_LINGER, &linger, sizeof(linger));
+	(void)zmq_close(push);
+	push = zmq_socket(ctx, ZMQ_PUSH);
+}
+
+static void
+end_in_a_namespace(void)
+{
+	cr_expect_eq(write(channel[0], &(char){CH_QUIT}, 1), 1);
+	cr_expect_eq(notifier_wait(), CHILD_EXIT_OK);
+	teardown();
+}
+
+Test(notifier, by_default_this_machine_may_notify)
+{
+	in_a_namespace();
+	push_from("10.1.0.1");
+	cr_expect(is_received());
+	push_anew();
+	push_from("127.0.0.1");
+	cr_expect(is_received());
+	cr_expect(counted(M_NOTICES_REFUSED, 0));
+	end_in_a_namespace();
+}
+
+/* With its address and the cure. */
+Test(notifier, by_default_a_stranger_is_refused_and_named)
+{
+	const int log = memfd_create("log", MFD_CLOEXEC);
+	char text[8192] = "";
+
+	cr_assert_neq(dup2(log, STDERR_FILENO), -1);
+	in_a_namespace();
+	push_from(STRANGER);
+	send_id("42");
+	cr_expect(counted_at_least(M_NOTICES_REFUSED, 2), "libzmq connects again and again");
+	for (int i = 0; i < 10000 && strstr(text, "a peer was refused") == NULL; i++) {
+		(void)usleep(1000);
+		(void)pread(log, text, sizeof(text) - 1, 0);
+	}
+	cr_expect_not_null(strstr(text, "from=" STRANGER), "%s", text);
+	cr_expect_not_null(strstr(text, "lmcache.networks"), "%s", text);
+	cr_expect_null(strstr(text, "any peer"), "%s", text);
+	cr_expect(counted(M_NOTICES_BAD, 0), "no message was read");
+	end_in_a_namespace();
+}
+
+/* While it goes on trying. */
+Test(notifier, by_default_the_network_of_a_new_engine_may_notify)
+{
+	in_a_namespace();
+	push_from(STRANGER);
+	send_id("42");
+	cr_expect(counted_at_least(M_NOTICES_REFUSED, 1));
+	publish_engine();
+	cr_expect(is_received(), "it is of the engine's /24");
+	end_in_a_namespace();
+}
+
+Test(notifier, one_address_cannot_take_the_connections_of_engines)
+{
+	static int fds[MANY];
+	struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
+	struct rlimit rl;
+	uint64_t each, refused;
+
+	in_a_namespace();
+	publish_engine();
+	push_from(ENGINE);
+	cr_expect(is_received());
+	refused = seg_slab(seg, SLOT_NOTIFIER(seg))->counters[M_NOTICES_REFUSED];
+	cr_assert_eq(prlimit(pid, RLIMIT_NOFILE, NULL, &rl), 0);
+	each = rl.rlim_cur / 8 < 128 ? rl.rlim_cur / 8 : 128;
+	cr_assert_eq(inet_pton(AF_INET, STRANGER, &from.sin_addr), 1);
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	to.sin_port = htons((uint16_t)port);
+	for (int i = 0; i < MANY; i++) {
+		fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		cr_assert_eq(bind(fds[i], (struct sockaddr *)&from, sizeof(from)), 0);
+		cr_assert_eq(connect(fds[i], (struct sockaddr *)&to, sizeof(to)), 0);
+	}
+	cr_expect(counted(M_NOTICES_REFUSED, refused + MANY - each));
+	push_anew();
+	push_from(ENGINE);
+	cr_expect(is_received(), "an engine's own address is not bounded");
+	for (int i = 0; i < MANY; i++)
+		(void)close(fds[i]);
+	push_anew();
+	push_from(STRANGER);
+	cr_expect(is_received(), "connections that have ended do not count");
+	end_in_a_namespace();
 }
