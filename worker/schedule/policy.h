@@ -109,14 +109,20 @@ policy_avoids(const struct policy_view *v, uint32_t slot)
 	return false;
 }
 
+/* What of policy_serves() the table alone says, for the most part. */
+static inline bool
+policy_suits(const struct policy_view *v, const struct table_pick *p)
+{
+	return p->resolved && (v->groups >> p->group & 1) != 0 && table_serves(p, v->model);
+}
+
 /* Up, resolved, the holder if there is one, of an allowed group, of a protocol that the worker speaks, not to be avoided and
  * serving the model, and not ejected unless the view reaches so far; but perhaps full or busy. */
 static inline bool
 policy_serves(const struct policy_view *v, const struct table_pick *p, const struct ep_view *e)
 {
 	return e->state == EP_UP && (e->away != EP_AWAY_EJECTED || v->reach == EP_AWAY_EJECTED) &&
-	       e->tag == p->tag && p->resolved && (v->groups >> p->group & 1) != 0 &&
-	       !policy_avoids(v, p->slot) && table_serves(p, v->model) &&
+	       e->tag == p->tag && policy_suits(v, p) && !policy_avoids(v, p->slot) &&
 	       (v->holder == 0 || v->holder == p->hash) && !(v->plain_only && p->tls);
 }
 

@@ -1,16 +1,20 @@
 /*
  * The lowest load per weight: requests of all workers in flight there, plus the load from outside this router.
  * Ties by round robin, so that no one of equals always comes first.
+ *
+ * Of many endpoints a choice looks at ENOUGH in a row, from where the round stands: the lightest of 256 is as good as
+ * the lightest of 2,000. Where one in fifty is idle, an idle one is among 256 in 99 of 100 choices. Endpoints that
+ * could not be chosen do not count. An idle endpoint of the greatest weight ends the search, since none is lighter.
  */
 #include "worker/schedule/policy.h"
+
+#define ENOUGH 256
 
 struct best {
 	struct candidate c;
 	int i;
+	uint32_t looks; /* at endpoints, that are left */
 };
-
-/* heavier than any endpoint, and still no product of policy_lighter() overflows */
-static const struct best none = {{.load = UINT64_C(1) << 49, .weight = 1}, -1};
 
 /* Takes endpoint i if it is as light as it seems.  Not inlined: the loop below stays in registers. */
 static __attribute__((noinline)) void
@@ -18,8 +22,15 @@ consider(const struct policy_view *v, uint32_t i, struct best *best)
 {
 	struct candidate c;
 
-	if (policy_look(v, i, &c) && policy_lighter(&c, &best->c))
-		*best = (struct best){c, (int)i};
+	if (!policy_look(v, i, &c))
+		return;
+	best->looks--;
+	if (!policy_lighter(&c, &best->c))
+		return;
+	best->c = c;
+	best->i = (int)i;
+	if (c.load == v->own && c.weight == v->max_weight * WEIGHT_ONE)
+		best->looks = 0;
 }
 
 static void
@@ -29,20 +40,31 @@ look_at(const struct policy_view *v, uint32_t from, uint32_t to, struct best *be
 	const uint64_t *const loads = ep_loads(v->seg, v->load == LOAD_TOKENS);
 	const uint64_t own = v->own;
 
-	for (uint32_t i = from; i < to; i++) {
+	for (uint32_t i = from; i < to && best->looks > 0; i++) {
 		/* the least it can be; for all but some ln(n) that is too much */
 		const struct candidate c = {
 			ep_load(loads, picks[i].slot) + own, picks[i].weight * WEIGHT_ONE};
 
 		if (policy_lighter(&c, &best->c))
 			consider(v, i, best);
+		else if (policy_suits(v, &picks[i]))
+			best->looks--;
 	}
+}
+
+/* How many endpoints a choice looks at.  One of great weight would be among ENOUGH of many too seldom to get its share,
+ * which is at most max_weight of n: where that could be, all are looked at. */
+static uint32_t
+enough(const struct policy_view *v)
+{
+	return v->max_weight <= ENOUGH / 4 && v->n > ENOUGH ? ENOUGH : v->n;
 }
 
 int
 policy_least_loaded(struct policy_view *view)
 {
-	struct best best = none;
+	/* heavier than any endpoint, and still no product of policy_lighter() overflows */
+	struct best best = {{.load = UINT64_C(1) << 49, .weight = 1}, -1, enough(view)};
 	uint32_t first;
 
 	if (view->n == 0)

@@ -516,6 +516,68 @@ Test(policy, ties_go_round)
 		cr_assert_eq(policy_least_loaded(&view), want[k % 3]);
 }
 
+/* Each of `n` endpoints has one request. */
+static void
+load_all(uint32_t n)
+{
+	view.n = n;
+	for (uint32_t i = 0; i < n; i++)
+		cr_assert(load_reserve(seg, 0, i, 0));
+}
+
+static int
+least_loaded_from(uint32_t cursor)
+{
+	view.cursor = cursor;
+	return policy_least_loaded(&view);
+}
+
+/* A choice among 512 endpoints looks at 256 in a row. */
+Test(policy, of_many_the_lightest_of_a_row_is_chosen)
+{
+	load_all(MAX);
+	load_release(seg, 0, 300);
+	cr_assert_eq(least_loaded_from(45), 300);
+	cr_assert_eq(least_loaded_from(44), 44);
+	cr_assert_eq(least_loaded_from(400), 400, "beyond the end the row goes on at the start");
+	load_release(seg, 0, 50);
+	cr_assert_eq(least_loaded_from(400), 50);
+}
+
+Test(policy, those_that_may_not_be_chosen_do_not_count_as_looked_at)
+{
+	load_all(MAX);
+	load_release(seg, 0, 400);
+	for (uint32_t i = 100; i < 350; i++)
+		ep_state_set(seg, i, EP_DOWN);
+	cr_assert_eq(least_loaded_from(100), 400);
+	for (uint32_t i = 0; i < MAX; i++)
+		picks[i].resolved = i % 250 == 10; /* three, one of them down */
+	load_release(seg, 0, 10);
+	cr_assert_eq(least_loaded_from(200), 10);
+	view.holder = picks[500 - 240].hash;
+	cr_assert_eq(least_loaded_from(0), -1, "the one that it must be is down");
+	ep_state_set(seg, 260, EP_UP);
+	cr_assert_eq(least_loaded_from(261), 260);
+}
+
+Test(policy, among_many_one_of_great_weight_is_always_looked_at)
+{
+	load_all(MAX);
+	picks[400].weight = view.max_weight = 200;
+	cr_assert_eq(least_loaded_from(0), 400);
+}
+
+Test(policy, ties_of_many_go_round)
+{
+	view.n = MAX;
+	for (int k = 0; k < 2 * MAX; k++)
+		cr_assert_eq(policy_least_loaded(&view), k % MAX);
+	load_all(MAX);
+	for (int k = 0; k < 2 * MAX; k++)
+		cr_assert_eq(policy_least_loaded(&view), k % MAX);
+}
+
 Test(policy, foreign_load_counts_while_it_is_fresh)
 {
 	load_foreign_set(seg, 0, 7, view.now_ms - 1000);
