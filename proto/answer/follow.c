@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proto/answer/event.h"
+#include "proto/answer/form.h"
 #include "proto/json/json_copy.h"
 #include "proto/json/json_string.h"
 
@@ -258,6 +259,7 @@ struct follow {
 	bool later;       /* it is not the first leg */
 
 	struct membuf joined, made; /* of one event */
+	struct form form;           /* of the first leg's events */
 };
 
 struct follow *
@@ -287,6 +289,7 @@ follow_free(struct follow **fp)
 		membuf_free(&f->known[i]);
 	membuf_free(&f->joined);
 	membuf_free(&f->made);
+	form_free(&f->form);
 	free(f);
 	*fp = NULL;
 }
@@ -727,6 +730,17 @@ gave_up(const struct said *s)
 	return json_read_is(&s->finish, "\"abort\"") || json_read_is(&s->finish, "\"error\"");
 }
 
+#define PREFIX 6 /* bytes of "data: " */
+
+/* Whether later events are likely to have the form of this one, and are text and usage alone then. */
+static bool
+is_usual(const struct follow *f, const struct said *s)
+{
+	return !f->later && s->nchoices == 1 && s->text.n > 0 && s->finish.n == 0 &&
+	       s->offsets.n == 0 && s->why == NULL && !s->error &&
+	       (s->usage.n == 0 || s->usage.p > s->text.p);
+}
+
 static int
 follow_json(struct follow *f, const char *event, size_t n, const struct splice_seg *json,
 	struct membuf *out)
@@ -750,7 +764,38 @@ follow_json(struct follow *f, const char *event, size_t n, const struct splice_s
 	else if (write_event(f, json, &s, &f->made))
 		event_put(event, n, &f->made, out);
 	note(f, &s);
+	if (event + PREFIX == json->p && is_usual(f, &s))
+		form_learn(&f->form, event, n, &s.text, &s.usage);
 	return FOLLOW_OK;
+}
+
+/* An event of the form of the first leg's: the rest of it says nothing new.  False, and nothing is done, if it has another
+ * form. */
+static bool
+follow_usual(struct follow *f, const char *event, size_t n, struct membuf *out)
+{
+	struct said s = {.nchoices = 1};
+	struct splice_seg usage;
+	struct json_read r;
+
+	if (f->later || !form_match(&f->form, event, n, &s.text, &usage))
+		return false;
+	if (usage.n > 0) {
+		json_read_init(&r, usage.p, usage.n);
+		read_usage(&r, &s);
+		if (!json_read_done(&r))
+			return false;
+	}
+	learn(f, &s);
+	if (usage.n > 0 && !f->each) {
+		membuf_add(out, event, (size_t)(usage.p - event));
+		put(out, "null");
+		membuf_add(out, usage.p + usage.n, (size_t)(event + n - usage.p) - usage.n);
+	} else {
+		membuf_add(out, event, n);
+	}
+	note(f, &s);
+	return true;
 }
 
 #define WORK_KEPT (64u << 10) /* bytes of each buffer that a stream keeps for its next event */
@@ -762,6 +807,8 @@ follow_event(struct follow *f, const char *event, size_t n, struct membuf *out)
 	int r = FOLLOW_OK;
 	bool other;
 
+	if (follow_usual(f, event, n, out))
+		return FOLLOW_OK;
 	if (event_data(event, n, &f->joined, &data, &other) == 0) {
 		if (other)
 			membuf_add(out, event, n);

@@ -40,18 +40,24 @@ decode_gave_up(struct job *job)
 	job->ops->cut(job, END_ENGINE_STATUS, message);
 }
 
-/* Sends and empties `out`.  Returns false if the request is over or other engines continue it. */
+/* Sends and empties `out`.  `on`: the engine has reported no error.  Returns false if the request is over or other engines
+ * continue it. */
 static bool
-send_events(struct job *job, struct membuf *out)
+send_made(struct job *job, struct membuf *out, bool on)
 {
-	const bool on = job->resume == NULL || resume_events(job, out);
-
 	if (out->n > 0)
 		job->ops->events(job, out->p, out->n);
 	out->n = 0;
 	if (!on)
 		decode_gave_up(job);
 	return on;
+}
+
+/* The same of events that the rewriter has made and that have not been followed yet. */
+static bool
+send_events(struct job *job, struct membuf *out)
+{
+	return send_made(job, out, job->resume == NULL || resume_events(job, out));
 }
 
 /* Handles the result of proto/answer.c for an engine's bytes.  Returns false if the request is
@@ -134,18 +140,6 @@ deliver_followed_ended(struct attempt *a)
 
 /* --- events -------------------------------------------------------------------------------------- */
 
-/* Appends the client's form of an event to `out`, before resume_events() (resume.h). */
-static int
-rewrite_event(struct attempt *a, const char *event, size_t n, struct membuf *out)
-{
-	struct job *job = a->branch->job;
-
-	if (job->answer != NULL)
-		return answer_event(job->answer, a->branch->index, event, n, out);
-	membuf_add(out, event, n);
-	return ANSWER_OK;
-}
-
 /* Handles a malformed event or an error.  Returns true if the attempt continues nevertheless. */
 static bool
 bad_event(struct attempt *a, int r, struct membuf *out)
@@ -176,32 +170,71 @@ events_sent(struct attempt *a, bool full)
 		attempt_set_decode(a, DECODE_WITHHELD, WITHHELD_COLLECTING);
 }
 
-/* Stops when the client has enough to read: one event may become much larger. */
+/* Appends what the client gets of the events, until the client has enough to read: one event may become much larger.
+ * Returns false if the request is over or other engines continue it; *ret_at: bytes of the events that are done. */
+static bool
+rewrite_events(struct attempt *a, struct membuf *out, size_t *ret_at, bool *ret_full)
+{
+	struct job *job = a->branch->job;
+	bool on = true;
+	size_t n;
+
+	while (on && !*ret_full && (n = sse_next(a->event.p + *ret_at, a->event.n - *ret_at)) > 0) {
+		int r = answer_event(job->answer, a->branch->index, a->event.p + *ret_at, n, out);
+
+		*ret_at += n;
+		if (r != ANSWER_OK) {
+			on = bad_event(a, r, out);
+			continue;
+		}
+		a->output_started = true;
+		failover_decode_works(a);
+		if (out->n >= REWRITE_BURST) {
+			on = send_events(job, out);
+			*ret_full = on && job->ops->full(job);
+		}
+	}
+	return on && send_events(job, out);
+}
+
+/* The same of a stream that is followed and not rewritten: no event is looked for twice. */
+static bool
+follow_events(struct attempt *a, struct membuf *out, size_t *ret_at, bool *ret_full)
+{
+	struct job *job = a->branch->job;
+	bool on = true;
+	size_t n;
+
+	while (on && !*ret_full && (n = sse_next(a->event.p + *ret_at, a->event.n - *ret_at)) > 0) {
+		a->output_started = true;
+		failover_decode_works(a);
+		on = resume_event(job, a->event.p + *ret_at, n, out);
+		*ret_at += n;
+		if (on && out->n >= REWRITE_BURST) {
+			(void)send_made(job, out, true);
+			*ret_full = job->ops->full(job);
+		}
+	}
+	resume_followed(job);
+	return send_made(job, out, on);
+}
+
 void
 deliver_events(struct attempt *a)
 {
 	struct job *job = a->branch->job;
 	struct membuf out = {NULL, 0, 0};
-	size_t at = 0, n;
-	bool on = true, full = false;
+	size_t at = 0;
+	bool on, full = false;
 
-	while (on && !full && (n = sse_next(a->event.p + at, a->event.n - at)) > 0) {
-		int r = rewrite_event(a, a->event.p + at, n, &out);
-
-		at += n;
-		if (r != ANSWER_OK) {
-			on = bad_event(a, r, &out);
-			continue;
-		}
-		a->output_started = true;
-		failover_decode_works(a);
-		if (out.n >= REWRITE_BURST) {
-			on = send_events(job, &out);
-			full = on && job->ops->full(job);
-		}
+	if (job->answer != NULL) {
+		on = rewrite_events(a, &out, &at, &full);
+	} else {
+		resume_take_buffer(job, &out);
+		on = follow_events(a, &out, &at, &full);
+		if (on)
+			resume_keep_buffer(job, &out);
 	}
-	if (on)
-		on = send_events(job, &out);
 	membuf_free(&out);
 	if (!on || a->life != ATTEMPT_SERVING)
 		return;

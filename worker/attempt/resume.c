@@ -89,31 +89,63 @@ resume_follows(const struct job *job, const struct leg *leg)
 
 #define MADE_KEPT (64u << 10) /* bytes of its buffer that a stream keeps for its next events */
 
+void
+resume_take_buffer(struct job *job, struct membuf *ret)
+{
+	*ret = job->resume->made;
+	job->resume->made = (struct membuf){NULL, 0, 0};
+}
+
+void
+resume_keep_buffer(struct job *job, struct membuf *buf)
+{
+	if (job->resume == NULL || buf->cap > MADE_KEPT)
+		return;
+	job->resume->made = *buf;
+	*buf = (struct membuf){NULL, 0, 0};
+}
+
+bool
+resume_event(struct job *job, const char *event, size_t n, struct membuf *out)
+{
+	struct resume *r = job->resume;
+
+	if (follow_event(r->follow, event, n, out) == FOLLOW_OK)
+		return true;
+	r->last.n = 0;
+	membuf_add(&r->last, event, n);
+	return false;
+}
+
+void
+resume_followed(struct job *job)
+{
+	struct resume *r = job->resume;
+
+	give_way(job);
+	count_text(job, follow_kept(r->follow));
+	if (follow_why_not(r->follow) != NULL)
+		text_unref(&r->text); /* the stream cannot be resumed any more */
+}
+
 bool
 resume_events(struct job *job, struct membuf *out)
 {
 	struct resume *r = job->resume;
 	size_t at = 0, n;
-	int got = FOLLOW_OK;
+	bool on = true;
 
 	r->made.n = 0;
-	while (got == FOLLOW_OK && (n = sse_next(out->p + at, out->n - at)) > 0) {
-		got = follow_event(r->follow, out->p + at, n, &r->made);
-		if (got != FOLLOW_OK) {
-			r->last.n = 0;
-			membuf_add(&r->last, out->p + at, n);
-		}
+	while (on && (n = sse_next(out->p + at, out->n - at)) > 0) {
+		on = resume_event(job, out->p + at, n, &r->made);
 		at += n;
 	}
 	out->n = 0;
 	membuf_add(out, r->made.p, r->made.n);
 	if (r->made.cap > MADE_KEPT)
 		membuf_free(&r->made);
-	give_way(job);
-	count_text(job, follow_kept(r->follow));
-	if (follow_why_not(r->follow) != NULL)
-		text_unref(&r->text); /* the stream cannot be resumed any more */
-	return got == FOLLOW_OK;
+	resume_followed(job);
+	return on;
 }
 
 bool

@@ -5,7 +5,7 @@
  * request for the rest.
  *
  * Cost of a stream while it may be resumed: the client's body and header lines, the text so
- * far (at most limits.max_answer) and some 600 bytes.  Each event is read once and written
+ * far (at most limits.max_answer), one event and some 600 bytes.  Each event is read once and written
  * without its usage.  A pool without the key has no cost.
  *
  * Body and text count as bytes that a worker stores.  Once these reach half of
@@ -31,11 +31,18 @@ void resume_free(struct job *job); /* NULL is fine */
 
 /* Returns true if this leg's payload is followed. */
 bool resume_follows(const struct job *job, const struct leg *leg);
+/* An empty buffer for events, with the room that the events before it needed; after them it may be kept for the next ones.
+ * In between it is the caller's: the request may end while they are sent. */
+void resume_take_buffer(struct job *job, struct membuf *ret);
+void resume_keep_buffer(struct job *job, struct membuf *buf);
 /*
- * Replaces the whole events in `out` by the events for the client.  Returns false if the
- * engine has reported an error or sent bytes that are no event; `out` then ends before that
- * event, and the rest is dropped.
+ * Appends to `out` what the client gets of a whole event.  Returns false if the engine has reported an error or sent
+ * bytes that are no event: the client gets neither this event nor a later one.  After some events: resume_followed().
  */
+bool resume_event(struct job *job, const char *event, size_t n, struct membuf *out);
+/* Counts what is kept of the stream, and gives it up if the worker stores too much. */
+void resume_followed(struct job *job);
+/* Both for the whole events in `out`, which are replaced by the events for the client. */
 bool resume_events(struct job *job, struct membuf *out);
 /* Copies the error message of the engine's last event, for the client, if no engine continues.
  * `buf` is always terminated.  Returns false if the event has no message. */

@@ -158,6 +158,78 @@ Test(follow, usages_nobody_asked_for_are_taken_out)
 	end(&s);
 }
 
+/* Events of the form of the ones before are not parsed as a whole; those that begin with "data:{" always are. */
+Test(follow, an_event_of_the_usual_form_is_as_any_other)
+{
+	static const char *const events[] = {
+		ROLE("1", USE(9, 0)),
+		SAY("1", "a", USE(9, 1)),
+		SAY("1", "b", USE(9, 2)),
+		SAY("1", "", USE(9, 2)),
+		SAY("1", "\\\"\u00e9", USE(9, 4)),
+		SAY("1", "no usage", NO_USAGE),
+		SAY("1", "none", ""),
+		SAY("1", "none again", ""),
+		SAY("1", "c", ",\"usage\":{\"prompt_tokens\":9}"),
+		SAY("1", "d", ",\"usage\":{\"completion_tokens\":8,\"prompt_tokens\":9}"),
+		SAY("1", "e", ",\"usage\":{\"completion_tokens\":9,\"prompt_tokens\":9}"),
+		CHUNK("1", "{\"index\":0,\"delta\":{\"content\":null},\"finish_reason\":null}]" USE(9, 9)),
+		SAY("1", "f", USE(9, 10)),
+		STOP("1", USE(9, 10)),
+		CHUNK("1", "]" USE(9, 10)),
+	};
+	static const char *const asks[] = {HI "}",
+		HI ",\"stream_options\":{\"include_usage\":true}}",
+		HI ",\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}"};
+
+	for (size_t k = 0; k < sizeof(asks) / sizeof(asks[0]); k++)
+		for (size_t n = 1; n <= sizeof(events) / sizeof(events[0]); n++) {
+			struct stream s, parsed;
+
+			start(&s, asks[k], true);
+			start(&parsed, asks[k], true);
+			for (size_t i = 0; i < n; i++) {
+				char *event = mem_printf("data:%s\n\n", events[i]);
+
+				cr_assert_eq(says(&s, events[i]), FOLLOW_OK);
+				cr_assert_eq(follow_event(parsed.f, event, strlen(event), &parsed.out),
+					FOLLOW_OK);
+				free(event);
+				cr_assert_eq(follow_tokens(s.f), follow_tokens(parsed.f), "%zu", i);
+			}
+			membuf_add(&parsed.out, "", 1);
+			got(&s, parsed.out.p);
+			cr_assert_eq(follow_complete(s.f), follow_complete(parsed.f));
+			if (!follow_complete(s.f)) {
+				struct membuf next = {NULL, 0, 0};
+
+				follow_next(parsed.f, &parsed.doc, &next);
+				membuf_add(&next, "", 1);
+				dies(&s, next.p);
+				membuf_free(&next);
+			}
+			parsed.out.n = 0;
+			follow_finish(s.f, &s.out);
+			follow_finish(parsed.f, &parsed.out);
+			membuf_add(&parsed.out, "", 1);
+			got(&s, parsed.out.p);
+			end(&s);
+			end(&parsed);
+		}
+}
+
+Test(follow, a_broken_usage_is_found_in_an_event_of_the_usual_form)
+{
+	struct stream s;
+
+	start(&s, HI "}", true);
+	for (int i = 0; i < 2; i++)
+		cr_assert_eq(says(&s, SAY("1", "a", USE(9, 1))), FOLLOW_OK);
+	cr_assert_eq(says(&s, SAY("1", "a", ",\"usage\":{\"prompt_tokens\":}")), FOLLOW_BAD);
+	cr_assert_eq(says(&s, SAY("1", "a", ",\"usage\":{},\"error\":{\"x\":1}")), FOLLOW_DIED);
+	end(&s);
+}
+
 Test(follow, asks_for_usages_beside_the_clients_options)
 {
 	static const char *const rows[][2] = {

@@ -3,9 +3,13 @@
 #include <string.h>
 
 #include "shm/base/conf.h"
+#include "shm/base/mem.h"
+#include "shm/metrics.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/deliver.h"
+#include "worker/attempt/resume.h"
 #include "worker/base/core.h"
+#include "worker/base/text.h"
 #include "worker/handshake/connector.h"
 
 static size_t sent;
@@ -46,8 +50,10 @@ Test(deliver, the_last_events_fill_the_socket_again_and_the_answer_ends_neverthe
 	static const struct job_ops ops = {
 		.events = events, .end_events = end_events, .full = full, .end = end};
 	static const char last[] = "data: {\"choices\":[]}\n\n";
+	static const char ask[] = "{\"stream\":true,\"messages\":[{\"role\":\"user\"}]}";
 	static struct conf conf = {.live = {.max_answer = 1 << 20}};
-	static struct worker w = {.conf = &conf};
+	static struct metrics_slab slab;
+	static struct worker w = {.conf = &conf, .slab = &slab};
 	static struct branch b;
 	static struct attempt a;
 	static struct job job = {.w = &w,
@@ -56,6 +62,14 @@ Test(deliver, the_last_events_fill_the_socket_again_and_the_answer_ends_neverthe
 		.branches = &b,
 		.nbranches = 1};
 
+	/* a stream that is followed: its events are not passed as they come */
+	job.text = text_new(&w);
+	job.text->body = mem_strdup(ask);
+	job.text->body_len = sizeof(ask) - 1;
+	cr_assert_null(text_scan(job.text));
+	job.facts = (struct facts){.route = ROUTE_CHAT, .stream = true, .pool.rescue.resume = 1};
+	resume_plan(&job);
+	cr_assert_not_null(job.resume, "%s", job.not_resumed);
 	b.job = &job;
 	b.attempt = &a;
 	a = (struct attempt){.w = &w,
@@ -68,4 +82,6 @@ Test(deliver, the_last_events_fill_the_socket_again_and_the_answer_ends_neverthe
 	deliver_drained(&job);
 	cr_assert(sent == sizeof(last) - 1);
 	cr_assert(ended && over, "the engine has said all, so no other event will end the answer");
+	resume_free(&job);
+	text_unref(&job.text);
 }
