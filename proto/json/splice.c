@@ -165,7 +165,8 @@ struct str {
 static bool
 fail(struct splice_scan *c, const char *why)
 {
-	c->why = why;
+	if (c->why == NULL) /* pass_blanks() knows better */
+		c->why = why;
 	return false;
 }
 
@@ -185,11 +186,23 @@ offset(const struct splice_scan *c)
 /* Inlined, what few values need would cost all of them registers that are saved and restored. */
 #define SELDOM __attribute__((noinline))
 
+/* Where a name, a number or blanks must have ended: they are read in one piece, and a step must not take long. */
+static inline const uint8_t *
+piece_end(const struct splice_scan *c)
+{
+	return c->end - c->p > SPLICE_MAX_PIECE ? c->p + SPLICE_MAX_PIECE : c->end;
+}
+
+/* Where there are too many, the next byte is not what any caller expects. */
 SELDOM static void
 pass_blanks(struct splice_scan *c)
 {
-	while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
+	const uint8_t *end = piece_end(c);
+
+	while (c->p < end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
 		c->p++;
+	if (c->p == end && end != c->end)
+		c->why = "more than 64 KiB of blanks";
 }
 
 static inline void
@@ -255,15 +268,18 @@ close_string(struct splice_scan *c, const struct open_string *o)
 	return (struct str){(const char *)o->start, n, n - o->inner, o->escaped};
 }
 
-/* Reads a string on from its first byte that is not plain. */
+/* Reads a name on from its first byte that is not plain. */
 SELDOM static bool
-read_peculiar_string(struct splice_scan *c, const uint8_t *p, struct str *ret)
+read_peculiar_string(
+	struct splice_scan *c, const uint8_t *p, const uint8_t *end, struct str *ret)
 {
 	struct open_string o = {.start = c->p + 1};
 
 	c->p = p;
-	if (!pass_string(c, &o, c->end))
+	if (!pass_string(c, &o, end))
 		return false;
+	if (c->p >= end)
+		return fail(c, "a name of more than 64 KiB");
 	*ret = close_string(c, &o);
 	return true;
 }
@@ -272,11 +288,11 @@ read_peculiar_string(struct splice_scan *c, const uint8_t *p, struct str *ret)
 static bool
 read_string(struct splice_scan *c, struct str *ret)
 {
-	const uint8_t *start = c->p + 1, *p = json_skip_plain(start, c->end);
+	const uint8_t *start = c->p + 1, *end = piece_end(c), *p = json_skip_plain(start, end);
 	const size_t n = (size_t)(p - start);
 
-	if (p == c->end || *p != '"')
-		return read_peculiar_string(c, p, ret);
+	if (p == end || *p != '"')
+		return read_peculiar_string(c, p, end, ret);
 	c->p = p + 1;
 	*ret = (struct str){.p = (const char *)start, .n = n, .chars = n};
 	return true;
@@ -517,12 +533,14 @@ read_word(struct splice_scan *c, const char *word)
 static bool
 read_digits(struct splice_scan *c)
 {
-	const uint8_t *start = c->p;
+	const uint8_t *start = c->p, *end = piece_end(c);
 
-	while (c->p < c->end && *c->p >= '0' && *c->p <= '9')
+	while (c->p < end && *c->p >= '0' && *c->p <= '9')
 		c->p++;
 	if (c->p == start)
 		return c->p == c->end ? fail_early(c) : fail(c, "bad number");
+	if (c->p == end && end != c->end)
+		return fail(c, "a number of more than 64 KiB");
 	return true;
 }
 

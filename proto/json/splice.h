@@ -14,6 +14,7 @@
 #define SPLICE_MAX_OWNED 64 /* occurrences of owned members in one body; more is refused */
 /* nesting; deeper is refused (json-c's own limit is 32, simdjson's 1024) */
 #define SPLICE_MAX_DEPTH 128
+#define SPLICE_MAX_PIECE (64 << 10) /* bytes of a name, of a number's digits, or of blanks in a row */
 #define SPLICE_MAX_SEGMENTS (4 * SPLICE_MAX_OWNED)
 
 /*
@@ -120,8 +121,8 @@ int splice_scan(
 
 /*
  * The same in steps, for a text that would hold up others.  The text stays where it is meanwhile.  A step reads some
- * `bytes`: longer are names of members, numbers, and blanks.  It returns 1 if the text goes on, or what splice_scan()
- * returns; then no further step follows.
+ * `bytes`, and up to SPLICE_MAX_PIECE more.  It returns 1 if the text goes on, or what splice_scan() returns; then no
+ * further step follows.
  */
 struct splice_scan;
 struct splice_scan *splice_scan_new(struct splice *s, const char *text, size_t len);

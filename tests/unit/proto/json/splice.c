@@ -305,6 +305,67 @@ Test(splice, depth)
 	cr_assert_eq(scan_nested(1000000), -1);
 }
 
+/* Why a body with so many times `again` between the two is refused; NULL: it is not. */
+static const char *
+scan_piece(const char *before, const char *again, size_t times, const char *after)
+{
+	const size_t n = strlen(again);
+	char *text = malloc(strlen(before) + times * n + strlen(after) + 1), *p = stpcpy(text, before);
+	const char *why = NULL;
+	struct splice s;
+	size_t at;
+
+	for (size_t i = 0; i < times; i++)
+		p = stpcpy(p, again);
+	p = stpcpy(p, after);
+	(void)splice_scan(&s, text, (size_t)(p - text), &why, &at);
+	if (why != NULL)
+		cr_assert(at < SPLICE_MAX_PIECE + 100, "%s: at %zu", why, at);
+	free(text);
+	return why;
+}
+
+/* They are read in one piece, also by a scan in steps. */
+Test(splice, no_name_number_or_blanks_are_longer_than_a_step_may_take)
+{
+	static const char name[] = "a name of more than 64 KiB", number[] = "a number of more than 64 KiB",
+			  blanks[] = "more than 64 KiB of blanks";
+	static const struct {
+		const char *before, *again, *after, *why;
+	} cases[] = {
+		{"{\"", "a", "\":1}", name},
+		{"{\"", "\\n", "\":1}", name},
+		{"{\"", "\u00e9", "\":1}", name},
+		{"{\"a\":{\"", "a", "\":1}}", name},
+		{"{\"a\":1", "0", "}", number},
+		{"{\"a\":-1", "0", "}", number},
+		{"{\"a\":[1.5", "0", "]}", number},
+		{"{\"a\":1e1", "0", "}", number},
+		{"", " ", "{}", blanks},
+		{"{", "\n", "}", blanks},
+		{"{\"a\"", "\t", ":1}", blanks},
+		{"{\"a\":", "\r", "1}", blanks},
+		{"{\"a\":1", " ", "}", blanks},
+		{"{\"a\":1,", " ", "\"b\":1}", blanks},
+		{"{\"a\":[1,", " ", "1]}", blanks},
+		{"{}", " ", "", blanks},
+		{"{\"a\":\"", "a", "\"}", NULL},
+		{"{\"a\":[1", ",1", "]}", NULL},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const size_t n = strlen(cases[i].again);
+		const char *why = scan_piece(cases[i].before, cases[i].again,
+			SPLICE_MAX_PIECE / n - 2, cases[i].after);
+
+		cr_assert_null(why, "case %zu: %s", i, why);
+		why = scan_piece(cases[i].before, cases[i].again, 4 * SPLICE_MAX_PIECE, cases[i].after);
+		cr_assert((why == NULL) == (cases[i].why == NULL), "case %zu: %s", i, why);
+		if (why != NULL)
+			cr_assert_str_eq(why, cases[i].why, "case %zu", i);
+	}
+}
+
 /* --- what a scan tells --- */
 
 Test(splice, members)
