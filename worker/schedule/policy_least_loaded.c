@@ -3,8 +3,11 @@
  * Ties by round robin, so that no one of equals always comes first.
  *
  * Of many endpoints a choice looks at ENOUGH in a row, from where the round stands: the lightest of 256 is as good as
- * the lightest of 2,000. Where one in fifty is idle, an idle one is among 256 in 99 of 100 choices. Endpoints that
- * could not be chosen do not count. An idle endpoint of the greatest weight ends the search, since none is lighter.
+ * the lightest of 2,000, if there are idle ones or all have many requests. While the lightest so far has one request, all
+ * are looked at: an idle one, if only a few are left, spares the request most of its wait (0.95 of the capacity of 1,000
+ * prefill engines: a mean wait of 14 ms without this rule, 3 with it). Not where tokens are counted: long prompts would get
+ * all idle engines, and short ones wait (32 and 37 ms). Endpoints that could not be chosen do not count. An idle endpoint
+ * of the greatest weight ends the search, since none is lighter.
  */
 #include "worker/schedule/policy.h"
 
@@ -13,8 +16,15 @@
 struct best {
 	struct candidate c;
 	int i;
-	uint32_t looks; /* at endpoints, that are left */
+	int64_t looks; /* at endpoints, that are left; below 0 only while the best one is light */
+	uint64_t light; /* load up to which a better one is worth further looks */
 };
+
+static inline bool
+is_over(const struct best *best)
+{
+	return best->looks <= 0 && best->c.load > best->light;
+}
 
 /* Takes endpoint i if it is as light as it seems.  Not inlined: the loop below stays in registers. */
 static __attribute__((noinline)) void
@@ -30,7 +40,7 @@ consider(const struct policy_view *v, uint32_t i, struct best *best)
 	best->c = c;
 	best->i = (int)i;
 	if (c.load == v->own && c.weight == v->max_weight * WEIGHT_ONE)
-		best->looks = 0;
+		best->looks = best->light = 0;
 }
 
 static void
@@ -40,7 +50,7 @@ look_at(const struct policy_view *v, uint32_t from, uint32_t to, struct best *be
 	const uint64_t *const loads = ep_loads(v->seg, v->load == LOAD_TOKENS);
 	const uint64_t own = v->own;
 
-	for (uint32_t i = from; i < to && best->looks > 0; i++) {
+	for (uint32_t i = from; i < to && !is_over(best); i++) {
 		/* the least it can be; for all but some ln(n) that is too much */
 		const struct candidate c = {
 			ep_load(loads, picks[i].slot) + own, picks[i].weight * WEIGHT_ONE};
@@ -64,7 +74,8 @@ int
 policy_least_loaded(struct policy_view *view)
 {
 	/* heavier than any endpoint, and still no product of policy_lighter() overflows */
-	struct best best = {{.load = UINT64_C(1) << 49, .weight = 1}, -1, enough(view)};
+	struct best best = {{.load = UINT64_C(1) << 49, .weight = 1}, -1, enough(view),
+		view->load == LOAD_TOKENS ? 0 : 2 * view->own};
 	uint32_t first;
 
 	if (view->n == 0)

@@ -516,13 +516,14 @@ Test(policy, ties_go_round)
 		cr_assert_eq(policy_least_loaded(&view), want[k % 3]);
 }
 
-/* Each of `n` endpoints has one request. */
+/* Each of `n` endpoints has so many requests. */
 static void
-load_all(uint32_t n)
+load_all(uint32_t n, int requests)
 {
 	view.n = n;
 	for (uint32_t i = 0; i < n; i++)
-		cr_assert(load_reserve(seg, 0, i, 0));
+		for (int k = 0; k < requests; k++)
+			cr_assert(load_reserve(seg, 0, i, 0));
 }
 
 static int
@@ -535,7 +536,7 @@ least_loaded_from(uint32_t cursor)
 /* A choice among 512 endpoints looks at 256 in a row. */
 Test(policy, of_many_the_lightest_of_a_row_is_chosen)
 {
-	load_all(MAX);
+	load_all(MAX, 3);
 	load_release(seg, 0, 300);
 	cr_assert_eq(least_loaded_from(45), 300);
 	cr_assert_eq(least_loaded_from(44), 44);
@@ -544,9 +545,16 @@ Test(policy, of_many_the_lightest_of_a_row_is_chosen)
 	cr_assert_eq(least_loaded_from(400), 50);
 }
 
+Test(policy, while_the_lightest_is_hardly_loaded_all_are_looked_at)
+{
+	load_all(MAX, 1);
+	load_release(seg, 0, 300);
+	cr_assert_eq(least_loaded_from(301), 300);
+}
+
 Test(policy, those_that_may_not_be_chosen_do_not_count_as_looked_at)
 {
-	load_all(MAX);
+	load_all(MAX, 3);
 	load_release(seg, 0, 400);
 	for (uint32_t i = 100; i < 350; i++)
 		ep_state_set(seg, i, EP_DOWN);
@@ -563,8 +571,9 @@ Test(policy, those_that_may_not_be_chosen_do_not_count_as_looked_at)
 
 Test(policy, among_many_one_of_great_weight_is_always_looked_at)
 {
-	load_all(MAX);
-	picks[400].weight = view.max_weight = 200;
+	load_all(MAX, 3);
+	view.max_weight = 200;
+	picks[400].weight = 200;
 	cr_assert_eq(least_loaded_from(0), 400);
 }
 
@@ -573,7 +582,7 @@ Test(policy, ties_of_many_go_round)
 	view.n = MAX;
 	for (int k = 0; k < 2 * MAX; k++)
 		cr_assert_eq(policy_least_loaded(&view), k % MAX);
-	load_all(MAX);
+	load_all(MAX, 3);
 	for (int k = 0; k < 2 * MAX; k++)
 		cr_assert_eq(policy_least_loaded(&view), k % MAX);
 }
