@@ -269,7 +269,8 @@ scale: all
 bench: all
 	@tests/tools/deps.sh bench
 	@$(MAKE) --no-print-directory $(B)/pdload
-	@python3 tests/bench/run.py; costs=$$?; $(MAKE) --no-print-directory bench-sched && exit $$costs
+	@python3 tests/bench/run.py --plot $(B)/bench.dat $(if $(PEERS),--peers); costs=$$?; \
+		gnuplot -c tests/bench/run_plot.gp $(B)/bench.dat $(B)/bench.png; $(MAKE) --no-print-directory bench-sched && exit $$costs
 fuzz: deps-test
 	@tests/fuzz/run.sh $(or $(SECONDS),60)
 lint:
@@ -337,4 +338,4 @@ deb-test: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= UNITDIR= | deb | deb-test | dist | dist-test | container | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench [PEERS=1] | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= UNITDIR= | deb | deb-test | dist | dist-test | container | clean"

@@ -4,8 +4,8 @@
 
 The engines keep an LRU of blocks of 512 tokens, compute one prompt at a time, and serve whole requests: in that form the
 policies of all routers work. Each router gets the same requests at the same times and engines of its own. The requests are those of some
-conversations of the whole hour. Other routers are installed from PyPI into build/peers; one that cannot be installed is
-left out. Exit status 1 if cache_aware has fewer hits or a longer mean TTFT than another router of its kind.
+conversations of the whole hour. Other routers: peers.py; one that cannot be installed is left out. Exit status 1 if
+cache_aware has fewer hits or a longer mean TTFT than another router of its kind.
 """
 import argparse
 import asyncio
@@ -13,16 +13,14 @@ import json
 import lzma
 import random
 import re
-import socket
-import subprocess
 import sys
 import time
 
-from stage import BIN, ROOT, Stage, free_port, get
+import peers
+from stage import BIN, ROOT, Stage, free_port, get, metrics
 
 TRACE = ROOT / "tests/data/mooncake/conversation_trace.jsonl.xz"
 STEP_S = 3  # the trace's clock advances in such steps: requests are spread over a step
-PEERS = {"sglang-router": "sglang-router==0.3.2", "vllm-router": "vllm-router==0.1.17"}
 BLOCK = 512  # tokens
 TOKEN_BYTES = 3  # of a simulated engine
 HELD = 0.2  # share of all blocks that the caches of all engines together hold
@@ -120,24 +118,20 @@ class CacheStage(Stage):
     def cache_aware(self):
         self.ours("cache_aware")
 
-    def peer(self, module):
-        self.up(module, [ROOT / "build/peers/bin/python", "-m", module, "--host", "127.0.0.1", "--port", self.port,
-                         "--prometheus-port", free_port(), "--policy", "cache_aware", "--worker-startup-check-interval", 1,
-                         "--log-level", "error", "--worker-urls", *self.urls()], "/health")
+    def peer(self, name):
+        self.up(name, peers.command(name, self.port, "--policy", "cache_aware", "--worker-urls", *self.urls()), "/health")
 
     def sglang_router(self):
-        self.peer("sglang_router.launch_router")
+        self.peer("sglang-router")
 
     def vllm_router(self):
-        self.peer("vllm_router.launch_router")
+        self.peer("vllm-router")
 
     def tokens(self):
         """Prompt tokens that the engines looked up, and found."""
         sums = [0, 0]
         for port in self.http:
-            with socket.create_connection(("127.0.0.1", port), 5) as s:
-                s.sendall(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
-                page = b"".join(iter(lambda: s.recv(65536), b"")).decode()
+            page = metrics(port)
             for k, name in enumerate(("queries", "hits")):
                 sums[k] += float(re.search(rf"^pdsim:prefix_{name}_total(?:{{.*}})? (\S+)$", page, re.M)[1])
         return sums
@@ -188,21 +182,6 @@ def measure(who, n, rows, blocks):
     return {"hit": found / looked, "mean": sum(good) / len(good), "p99": good[int(0.99 * len(good))], "failed": len(times) - len(good)}
 
 
-def peers():
-    """Those that are there, or can be installed."""
-    venv = ROOT / "build/peers"
-    if not (venv / "bin/python").exists():
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    there = []
-    for name, what in PEERS.items():
-        done = subprocess.run([venv / "bin/pip", "install", "-q", "--disable-pip-version-check", what], capture_output=True)
-        if done.returncode == 0:
-            there.append(name)
-        else:
-            print(f"{name} is left out: {what} cannot be installed")
-    return there
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=50)
@@ -211,7 +190,7 @@ def main():
     parser.add_argument("--json")
     args = parser.parse_args()
     ours = ["least_loaded", "prefix", "cache_aware"]
-    who = args.only.split(",") if args.only else peers() + ours
+    who = args.only.split(",") if args.only else peers.install() + ours
     rows, distinct = requests(args.seconds)
     results = {}
     for n in map(int, args.engines.split(",")):
@@ -220,14 +199,14 @@ def main():
               f"{'router':26}{'hit rate, %':>12}{'mean TTFT, ms':>15}{'p99':>8}{'failed':>8}")
         for name in who:
             r = results.setdefault(str(n), {})[name] = measure(name, n, rows, blocks)
-            print(f"{name if name in PEERS else 'pdrouter ' + name:26}{100 * r['hit']:12.1f}{1000 * r['mean']:15.0f}{1000 * r['p99']:8.0f}{r['failed']:8}",
+            print(f"{name if name in peers.PEERS else 'pdrouter ' + name:26}{100 * r['hit']:12.1f}{1000 * r['mean']:15.0f}{1000 * r['p99']:8.0f}{r['failed']:8}",
                   flush=True)
     if args.json:
         with open(args.json, "w") as f:
             json.dump(results, f, indent=1)
     missed = 0
     for n, of in results.items():
-        for name in [x for x in PEERS if x in of and "cache_aware" in of]:
+        for name in [x for x in peers.PEERS if x in of and "cache_aware" in of]:
             us, them = of["cache_aware"], of[name]
             for ok, what in ((us["mean"] < them["mean"] and us["failed"] == 0,
                               f"mean TTFT {1000 * us['mean']:.0f} ms, {name} {1000 * them['mean']:.0f} (less)"),

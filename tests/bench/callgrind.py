@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run import body
+from loads import body
 from stage import BIN, Stage, key_of, post, tree
 
 # name: N, what the body is like, options of pdload for n of it
@@ -23,6 +23,8 @@ WORKS = {
     "its client has a key": (1000, dict(), lambda n: dict(conns=4, requests=n, key=key_of(4711))),
     "one of 10,000 keys": (1000, dict(), lambda n: dict(conns=4, requests=n, key=key_of(4711))),
     "its trace is exported": (1000, dict(), lambda n: dict(conns=4, requests=n)),
+    "choice of 2 engines": (1000, dict(), lambda n: dict(conns=4, requests=n)),
+    "choice of 2, 2,000 endpoints": (1000, dict(), lambda n: dict(conns=4, requests=n, warm=1000)),
     "request of 128 KiB": (100, dict(size=128 << 10), lambda n: dict(conns=4, requests=n)),
     "event alone": (4000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
     "event, resume on": (2000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
@@ -33,8 +35,11 @@ WORKS = {
 
 KEYS = {"one of 10,000 keys": 10000}  # in the router's api_keys_file; it has none for the others
 # lines of the router's configuration; no collector listens there
-MORE = {"its trace is exported": "tracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 16MiB}\n"}
+MORE = {"choice of 2, 2,000 endpoints": "shared_memory: {max_endpoints: 2100}\nhealth_interval: 60s\nstats_interval: 60s\n",
+        "its trace is exported": "tracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 16MiB}\n"}
 POOL = {"event, resume on": "resume: true"}  # a line of each pool
+ADDRESSES = {"choice of 2, 2,000 endpoints": 1000}  # of each role; a worker has met each after 1,000 requests
+WITHIN = {"choice of 2 engines": "plan_make", "choice of 2, 2,000 endpoints": "plan_make"}  # the function that is measured
 
 KEPT = Path(__file__).with_name("instructions.txt")
 SHORT = {"request of 1 KiB": 300, "request of 128 KiB": 40, "event in a burst": 51200}  # of --check: what n is
@@ -55,8 +60,10 @@ def work(where, text, options, name):
     """One router's life with that load."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
-    under = ["valgrind", "-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={where}/cg.%p"]
-    with Stage(proxies=("router",), router_under=under, keys=KEYS.get(name, 0), more=MORE.get(name, ""), pool=POOL.get(name, "")) as stage:
+    under = ["valgrind", "-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={where}/cg.%p",
+             *([f"--toggle-collect={WITHIN[name]}"] if name in WITHIN else [])]
+    with Stage(proxies=("router",), router_under=under, keys=KEYS.get(name, 0), more=MORE.get(name, ""), pool=POOL.get(name, ""),
+               addresses=ADDRESSES.get(name, 1)) as stage:
         path = stage.dir / "body"
         path.write_text(text)
         args = [BIN / "pdload", "--port", stage.ports["router"]["fast"], "--body", path]
@@ -122,7 +129,7 @@ def main():
         return write(opt.keep) if opt.write else check(opt.keep)
     for name, (n, _, _) in WORKS.items():
         if opt.only in (None, name):
-            print(f"{name:<21} {measure(name, n, opt.keep):10.0f} instructions", flush=True)
+            print(f"{name:<29} {measure(name, n, opt.keep):10.0f} instructions", flush=True)
     print(f"profiles: {opt.keep}/NAME.2/cg.PID, for callgrind_annotate --inclusive=yes", file=sys.stderr)
     return 0
 

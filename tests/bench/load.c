@@ -470,6 +470,13 @@ start_due(uint64_t now)
 	}
 }
 
+/* Rounded down: within the last millisecond the load does not sleep, so that it starts a request when it is due. */
+static int
+ms_until_due(uint64_t now)
+{
+	return run.next_start_ns <= now ? 1 : (int)((run.next_start_ns - now) / 1000000);
+}
+
 static void
 on_ready(const struct epoll_event *ev)
 {
@@ -560,7 +567,7 @@ run_requests(void)
 		now = now_ns();
 		if (opt.rate != 0) {
 			start_due(now);
-			ms = 1;
+			ms = ms_until_due(now);
 		}
 		if (opt.window != 0)
 			ms = window_turn(now);

@@ -8,7 +8,7 @@ import resource
 import subprocess
 from pathlib import Path
 
-from run import body
+from loads import body
 from stage import BIN, Stage, tree
 
 GROUP = 20

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-from stage import BIN, Stage, free_port, get, tree
+from stage import BIN, Stage, free_port, get, metrics, tree
 
 # figure: its mark
 MARKS = {"start, ms": 1000, "reload, ms": 50, "/metrics, ms that an event waits": 2, "pdctl status, ms that an event waits": 2,
@@ -89,9 +89,7 @@ class Fleet(Stage):
         return live, (time.monotonic() - began) * 1000
 
     def up(self):
-        with socket.create_connection(("127.0.0.1", self.port), 5) as s:
-            s.sendall(b"GET /metrics HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")
-            text = b"".join(iter(lambda: s.recv(1 << 20), b"")).decode()
+        text = metrics(self.port)
         self.page = len(text)
         return sum(x.endswith(" 1") for x in text.splitlines() if x.startswith("pdrouter_endpoint_up{"))
 
