@@ -249,6 +249,26 @@ def test_explain_reads_the_body_of_a_chat(world):
     assert 850 < got.pop(home) <= 1010 and set(got.values()) == {0}
 
 
+@pytest.mark.parametrize("path, first, turns", [("/v1/messages", "system", "messages"), ("/v1/responses", "instructions", "input")])
+def test_a_system_prompt_beside_the_turns_is_a_beginning(world, path, first, turns):
+    """Other turns behind it go to the engine that has it."""
+    r, p, d = world.pd(1, 4, pool={"policy": "cache_aware"}, **{**QUIET, "workers": 1})
+
+    def ask(system, text):
+        """The engine that has served it, and what is expected of each now."""
+        body = {"model": MODEL, "max_tokens": 4, first: system, turns: [{"role": "user", "content": text}]}
+        answer = r.post(path, body)
+        assert answer.status == 200
+        line = wait("its line", lambda: [x for x in r.lines("request") if x["req"] == answer["x-request-id"]])[0]
+        roles = explained(r, json.dumps(body))["roles"]
+        return line["decode"], {e["url"]: e["expected_hit"] for e in roles["decode"]["engines"]}
+    home, _ = ask(talk("system", 8000), "hello")
+    for text in "good morning", "good bye", "again":
+        where, got = ask(talk("system", 8000), text)
+        assert where == home and 1900 < got.pop(home) <= 2010 and set(got.values()) == {0}
+    assert ask(talk("other", 8000), "hello")[0] != home
+
+
 def test_without_an_index_it_is_least_loaded(world):
     r, p, d = world.pd(2, 1, pool=POOL, shared_memory={"prefix_index": "0B"}, **{**QUIET, "workers": 1})
     for _ in range(4):
