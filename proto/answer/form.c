@@ -36,8 +36,7 @@ form_match(const struct form *f, const char *event, size_t n, struct splice_seg 
 	*ret_text = json_read_value(&r);
 	behind = r.p;
 	rest = (size_t)(event + n - behind);
-	if (r.bad || rest < f->middle + f->tail ||
-		(f->tail > 0) != (rest > f->middle + f->tail) ||
+	if (r.bad || rest < f->middle + f->tail || (f->tail > 0) != (rest > f->middle + f->tail) ||
 		memcmp(behind, same + f->head, f->middle) != 0 ||
 		memcmp(event + n - f->tail, same + f->head + f->middle, f->tail) != 0)
 		return false;

@@ -270,8 +270,7 @@ close_string(struct splice_scan *c, const struct open_string *o)
 
 /* Reads a name on from its first byte that is not plain. */
 SELDOM static bool
-read_peculiar_string(
-	struct splice_scan *c, const uint8_t *p, const uint8_t *end, struct str *ret)
+read_peculiar_string(struct splice_scan *c, const uint8_t *p, const uint8_t *end, struct str *ret)
 {
 	struct open_string o = {.start = c->p + 1};
 

@@ -14,7 +14,8 @@
 #define SPLICE_MAX_OWNED 64 /* occurrences of owned members in one body; more is refused */
 /* nesting; deeper is refused (json-c's own limit is 32, simdjson's 1024) */
 #define SPLICE_MAX_DEPTH 128
-#define SPLICE_MAX_PIECE (64 << 10) /* bytes of a name, of a number's digits, or of blanks in a row */
+#define SPLICE_MAX_PIECE                                                                           \
+	(64 << 10) /* bytes of a name, of a number's digits, or of blanks in a row */
 #define SPLICE_MAX_SEGMENTS (4 * SPLICE_MAX_OWNED)
 
 /*

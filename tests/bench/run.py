@@ -184,7 +184,7 @@ class Bench(Loads):
                 p.wait()
 
 
-def verdict(most, v):
+def outcome(most, v):
     return "" if most is None else f"{'ok  ' if most.met(v) else 'MISS'} {most}"
 
 
@@ -204,7 +204,7 @@ def table(bench, proxies):
         lost += [name] if figure.bound and not figure.bound.met(v) else []
         print(f"{name:<22} {figure.unit:<11}" +
               "".join((f"{v[who]:.2f}" if v[who] is not None else "-").rjust(max(9, len(who[:13]) + 1)) for who in proxies) +
-              f"   {ratio:>12}   {verdict(figure.mark, v):<20}{verdict(figure.bound, v)}".rstrip())
+              f"   {ratio:>12}   {outcome(figure.mark, v):<20}{outcome(figure.bound, v)}".rstrip())
     return missed, lost
 
 

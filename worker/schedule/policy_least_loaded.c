@@ -16,7 +16,7 @@
 struct best {
 	struct candidate c;
 	int i;
-	int64_t looks; /* at endpoints, that are left; below 0 only while the best one is light */
+	int64_t looks;  /* at endpoints, that are left; below 0 only while the best one is light */
 	uint64_t light; /* load up to which a better one is worth further looks */
 };
 

@@ -173,7 +173,8 @@ Test(follow, an_event_of_the_usual_form_is_as_any_other)
 		SAY("1", "c", ",\"usage\":{\"prompt_tokens\":9}"),
 		SAY("1", "d", ",\"usage\":{\"completion_tokens\":8,\"prompt_tokens\":9}"),
 		SAY("1", "e", ",\"usage\":{\"completion_tokens\":9,\"prompt_tokens\":9}"),
-		CHUNK("1", "{\"index\":0,\"delta\":{\"content\":null},\"finish_reason\":null}]" USE(9, 9)),
+		CHUNK("1", "{\"index\":0,\"delta\":{\"content\":null},\"finish_reason\":null}]" USE(
+				   9, 9)),
 		SAY("1", "f", USE(9, 10)),
 		STOP("1", USE(9, 10)),
 		CHUNK("1", "]" USE(9, 10)),
@@ -192,7 +193,8 @@ Test(follow, an_event_of_the_usual_form_is_as_any_other)
 				char *event = mem_printf("data:%s\n\n", events[i]);
 
 				cr_assert_eq(says(&s, events[i]), FOLLOW_OK);
-				cr_assert_eq(follow_event(parsed.f, event, strlen(event), &parsed.out),
+				cr_assert_eq(
+					follow_event(parsed.f, event, strlen(event), &parsed.out),
 					FOLLOW_OK);
 				free(event);
 				cr_assert_eq(follow_tokens(s.f), follow_tokens(parsed.f), "%zu", i);

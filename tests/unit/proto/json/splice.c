@@ -310,7 +310,8 @@ static const char *
 scan_piece(const char *before, const char *again, size_t times, const char *after)
 {
 	const size_t n = strlen(again);
-	char *text = malloc(strlen(before) + times * n + strlen(after) + 1), *p = stpcpy(text, before);
+	char *text = malloc(strlen(before) + times * n + strlen(after) + 1),
+	     *p = stpcpy(text, before);
 	const char *why = NULL;
 	struct splice s;
 	size_t at;
@@ -328,7 +329,8 @@ scan_piece(const char *before, const char *again, size_t times, const char *afte
 /* They are read in one piece, also by a scan in steps. */
 Test(splice, no_name_number_or_blanks_are_longer_than_a_step_may_take)
 {
-	static const char name[] = "a name of more than 64 KiB", number[] = "a number of more than 64 KiB",
+	static const char name[] = "a name of more than 64 KiB",
+			  number[] = "a number of more than 64 KiB",
 			  blanks[] = "more than 64 KiB of blanks";
 	static const struct {
 		const char *before, *again, *after, *why;
@@ -355,11 +357,12 @@ Test(splice, no_name_number_or_blanks_are_longer_than_a_step_may_take)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const size_t n = strlen(cases[i].again);
-		const char *why = scan_piece(cases[i].before, cases[i].again,
-			SPLICE_MAX_PIECE / n - 2, cases[i].after);
+		const char *why = scan_piece(
+			cases[i].before, cases[i].again, SPLICE_MAX_PIECE / n - 2, cases[i].after);
 
 		cr_assert_null(why, "case %zu: %s", i, why);
-		why = scan_piece(cases[i].before, cases[i].again, 4 * SPLICE_MAX_PIECE, cases[i].after);
+		why = scan_piece(
+			cases[i].before, cases[i].again, 4 * SPLICE_MAX_PIECE, cases[i].after);
 		cr_assert((why == NULL) == (cases[i].why == NULL), "case %zu: %s", i, why);
 		if (why != NULL)
 			cr_assert_str_eq(why, cases[i].why, "case %zu", i);
