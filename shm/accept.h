@@ -1,5 +1,7 @@
 /*
- * Which workers accept: all workers that have no more than their share of the open connections.
+ * Which workers accept: all workers that have no more than their share of the load.  A worker's load
+ * is its open connections, and one more for each MiB of bodies that it holds or has been declared
+ * (shm/stored.h).
  *
  * The listening sockets are shared, and a connection wakes one of the workers that watch them
  * (worker/net/listen.c).  A worker above its share rests: it does not watch the sockets.  A worker
@@ -18,7 +20,7 @@ struct seg;
 
 /* A worker's state; 0 in a slot without a worker. */
 enum accept_state {
-	ACCEPT_UNABLE, /* it drains, or has no room for a connection: it has no share */
+	ACCEPT_UNABLE, /* it drains, or has no descriptor for a connection: it has no share */
 	ACCEPT_RESTS,  /* it is above its share */
 	ACCEPT_WOKEN,  /* another worker has woken it: it will check its share */
 	ACCEPT_LISTENS,
@@ -34,5 +36,5 @@ void accept_count(struct seg *seg, uint32_t me, uint64_t n);
  */
 bool accept_poll(
 	struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake);
-/* Another worker that listens and is alive: the one with the fewest connections.  ACCEPT_NOBODY: none. */
+/* Another worker that listens and is alive: the one with the lowest load.  ACCEPT_NOBODY: none. */
 uint32_t accept_listener(const struct seg *seg, uint32_t me, uint64_t alive_since_ms);

@@ -184,6 +184,8 @@ check_empty_slot(struct check *c, uint32_t slot)
 		shm_load(&p->accepts) != 0 || p->crash_note[0] != '\0')
 		found(c, "I4 slot %u is unused but has a heartbeat, connections or a crash note",
 			slot);
+	if (shm_load(&p->stored[0]) != 0 || shm_load(&p->stored[1]) != 0)
+		found(c, "I4 slot %u is unused but holds bytes", slot);
 	if (shm_load(&p->sandboxed) != 0 || shm_load(&p->forbidden) != 0)
 		found(c, "I4 slot %u is unused but has a filter or a forbidden call", slot);
 	if (shm_load(&p->journal) != 0)

@@ -18,6 +18,7 @@
 #include "shm/flags.h"
 #include "shm/notes.h"
 #include "shm/own.h"
+#include "shm/stored.h"
 #include "shm/core/heritage.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
@@ -149,6 +150,8 @@ on_heartbeat(evutil_socket_t fd, short what, void *arg)
 	accept_count(w->seg, w->slot, w->nclients[DOOR_CLIENTS]);
 	listen_heartbeat(w);
 	flag_restore(w->flags);
+	stored_restore(
+		w->seg, w->slot, &w->stored, stored_step(w->conf->live.max_buffered), &w->shown);
 	blocks_shrink(&w->blocks);
 	flag_collect(w->flags, kv_ready, w);
 	wait_restore(w);

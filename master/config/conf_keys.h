@@ -76,7 +76,7 @@ K("limits.max_answer", SIZE, live.max_answer, CONF_KIB, CONF_GIB, "16MiB", LIVE,
 K("limits.max_fanout", COUNT, live.max_fanout, 1, CONF_FANOUT_MAX, "8", LIVE,					\
 	"branches of one request (samples or prompts); more: a decode engine alone")				\
 K("limits.max_buffered", SIZE, live.max_buffered, CONF_MIB, 1024 * CONF_GIB, "1GiB", LIVE,		\
-	"bytes of request bodies and buffered answers in one worker (or limits.max_body, where that is more); more gets 503") \
+	"bytes of request bodies and buffered answers in all workers together (or limits.max_body, where that is more); more gets 503") \
 K("client.head_timeout", DURATION, live.client_head_ms, 1, CONF_HOUR, "10s", LIVE,			\
 	"time from the first to the last byte of a request's head")							\
 K("client.body_timeout", DURATION, live.client_body_ms, 1, CONF_HOUR, "30s", LIVE,			\

@@ -344,7 +344,7 @@ struct conf_tls {
  */
 struct conf_live {
 	uint64_t max_body, max_head; /* bytes */
-	uint64_t max_buffered;       /* bytes of bodies and buffered answers of one worker */
+	uint64_t max_buffered;       /* bytes of bodies and buffered answers of all workers */
 	/* bytes of a prefill answer that are read; more fails the leg */
 	uint64_t max_answer;
 	uint64_t client_head_ms;      /* from a head's first byte to its last */

@@ -106,6 +106,8 @@ struct proc_slot {
 	uint64_t forbidden;
 	/* what it uses (shm/usage.h), once a second.  W: owner; master zeroes */
 	uint64_t cpu_us, resident_bytes, fds, max_fds, start_ms;
+	/* bytes that it holds in memory, by enum stored_kind (shm/stored.h). W: owner; master zeroes */
+	uint64_t stored[2];
 };
 
 /* What the master knows of the process of a slot, read-only for all others. */

@@ -492,6 +492,8 @@ proc_slot_set(
 		shm_store(&p->sandboxed, 0);
 		shm_store(&p->forbidden, 0);
 		shm_store(&p->start_ms, 0);
+		shm_store(&p->stored[0], 0);
+		shm_store(&p->stored[1], 0);
 		p->crash_note[0] = '\0';
 	}
 	shm_store(&record->pid, pid);

@@ -205,8 +205,8 @@ seg_pool_name(const struct seg *seg, uint32_t id)
 /* A process's report about itself, for others to read; plain stores of aligned words. */
 void proc_heartbeat(struct seg *seg, uint32_t slot, uint64_t now_ms);
 uint64_t proc_heartbeat_ms(const struct seg *seg, uint32_t slot);
-/* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then heartbeat, conns and
- * crash note are cleared too, so log the note first. */
+/* Master: claims and describes a slot, clears it after waitpid (pid 0, state EMPTY): then heartbeat, conns,
+ * bytes and crash note are cleared too, so log the note first. */
 void proc_slot_set(
 	struct seg *seg, uint32_t slot, uint64_t pid, enum proc_state state, uint64_t generation);
 enum proc_state proc_slot_state(const struct seg *seg, uint32_t slot);

@@ -325,6 +325,62 @@ def test_200_clients_of_20_mb_at_256_mib(world):
     assert r.metric("requests_total", reason="overloaded") >= 180
 
 
+def test_one_bound_for_all_workers(world):
+    """However large bodies are spread over the workers: none is refused while all of them fit, and the next ones are."""
+    r, _, _ = world.pd(workers=2, limits={"max_buffered": "16MiB", "max_body": "4MiB"}, client={"body_timeout": "60s"})
+    head, body = completion(600_000)
+
+    def kept():
+        return r.metric("request_buffer_bytes") or 0
+
+    first = [Sender(r.address, [head + body[:-1]]) for _ in range(20)]
+    drive(first, lambda: all(s.settled for s in first))
+    wait("all are kept", lambda: kept() >= len(first) * (len(body) - 1))
+    more = [Sender(r.address, [head + body[:-1]]) for _ in range(20)]
+    drive(more, lambda: sum(bool(s.got or s.gone) for s in more) >= 16)
+    assert all(s.status in (503, None) for s in more) and kept() <= 16 * MIB
+    for s in first:
+        assert not s.got and not s.gone
+        s.pieces = [memoryview(body[-1:])]
+    drive(first, lambda: all(s.got for s in first))
+    assert {s.status for s in first} == {200}
+    for s in first + more:
+        s.sock.close()
+    wait("nothing is kept", lambda: kept() == 0)
+
+
+def test_bytes_of_a_killed_worker_are_free(world):
+    r, _, _ = world.pd(workers=2, limits={"max_buffered": "4MiB", "max_body": "4MiB"}, client={"body_timeout": "60s"})
+    head, body = completion(3_000_000)
+    first = Sender(r.address, [head + body[:-1]])
+    drive([first], lambda: first.settled)
+    wait("it is kept", lambda: (r.metric("request_buffer_bytes") or 0) >= len(body) - 1)
+    assert told(r.post("/v1/completions", body)) == OVERLOADED, "whichever worker has it"
+    for pid in r.children():
+        r.murder(pid)
+    first.sock.close()
+    wait("room", lambda: r.post("/v1/completions", body).status == 200)
+
+
+def test_who_holds_large_bodies_leaves_connections_to_others(world):
+    r, _, _ = world.pd(workers=2, limits={"max_body": "64MiB"}, client={"body_timeout": "60s"})
+    head, body = completion(20 * MIB)
+    upload = Sender(r.address, [head + body[:-1]])
+    drive([upload], lambda: upload.settled)
+    wait("it is kept", lambda: (r.metric("request_buffer_bytes") or 0) >= len(body) - 1)
+    others = [r.client() for _ in range(10)]
+    for c in others:
+        assert c.get("/live").status == 200
+
+    def connections():
+        return sorted(p["connections"] for p in r.status()["processes"]
+                      if p["kind"] == "worker")
+    wait("the other worker has them", lambda: connections() == [1, 10])
+    for c in others:
+        c.close()
+    upload.sock.close()
+
+
 def test_a_declared_length_without_room_is_refused_at_its_head(world):
     r, _, _ = world.pd(workers=1, limits={"max_buffered": "4MiB", "max_body": "4MiB"}, client={"body_timeout": "60s"})
     head, body = completion(3_000_000)

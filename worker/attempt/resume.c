@@ -54,12 +54,12 @@ count_text(struct job *job, size_t now)
 	r->counted = now;
 }
 
-/* Drops the kept text of the stream if the worker stores too much: new requests have
+/* Drops the kept text of the stream if the workers store too much: new requests have
  * precedence. */
 static void
 give_way(struct job *job)
 {
-	if (job->w->buffered > job->w->conf->live.max_buffered / 2)
+	if (buffered_by_all(job->w) > job->w->conf->live.max_buffered / 2)
 		follow_give_up(job->resume->follow, "no_room");
 }
 

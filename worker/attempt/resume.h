@@ -8,7 +8,7 @@
  * far (at most limits.max_answer), one event and some 600 bytes.  Each event is read once and written
  * without its usage.  A pool without the key has no cost.
  *
- * Body and text count as bytes that a worker stores.  Once these reach half of
+ * Body and text count as bytes that the workers store.  Once these reach half of
  * limits.max_buffered, streams are not resumed, so that new requests find memory.
  *
  * Process: worker.

@@ -13,6 +13,7 @@
 
 #include "shm/base/conf.h"
 #include "shm/metrics.h"
+#include "shm/stored.h"
 #include "shm/settings.h"
 #include "shm/usage.h"
 #include "worker/base/blocks.h"
@@ -108,8 +109,8 @@ struct worker {
 	uint32_t ndetached;
 	struct blocks blocks;  /* memory of bodies: base/blocks.h */
 	size_t detached_bytes; /* of the bodies of detached attempts */
-	uint64_t buffered;     /* bytes of bodies, heads and kept answers: buffered_add() */
-	uint64_t declared;     /* bytes of large bodies that are still to come */
+	/* bytes of bodies, heads and kept answers: base/buffered.h; and what other workers see of them */
+	struct stored stored, shown;
 	/* descriptors: open at the start, the limit, and when the worker last logged that few
 	 * are left */
 	uint32_t own_fds;

@@ -10,6 +10,7 @@
 #include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
+#include "worker/net/listen.h"
 #include "worker/request/client.h"
 #include "worker/request/req.h"
 #include "worker/request/spent.h"
@@ -17,6 +18,8 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define DECLARED_ALL_MS 30000 /* a body that arrives within this time keeps its declared room */
 #define SMALL (256u << 10)    /* size of a small body: all but long documents and media */
+/* A body is alone while all other bytes are at most that part of limits.max_buffered. */
+#define ALONE_PART 64
 
 /* The source of a hash: a key whose text is an address differs from that address. */
 enum kind { KIND_KEY = 1, KIND_IPV4, KIND_IPV6, KIND_NOBODY, KIND_NAMED, KIND_API_KEY };
@@ -199,42 +202,66 @@ limit_leave(struct req *req)
 bool
 limit_full(const struct worker *w)
 {
-	return w->buffered > w->conf->live.max_buffered;
+	return buffered_by_all(w) > w->conf->live.max_buffered;
 }
 
-/* Returns true if there is room for `more` bytes of a body that will have at least `size`
- * bytes. */
+/* Returns true if the `bytes` of all other workers count as nothing. */
 static bool
-has_room(const struct worker *w, uint64_t size, uint64_t more)
+others_hold_little(const struct worker *w, uint64_t bytes)
 {
-	const uint64_t max = w->conf->live.max_buffered;
+	return bytes <= w->conf->live.max_buffered / ALONE_PART;
+}
+
+/* Returns true if a body that will have at least `size` bytes has room, with the bytes that this
+ * worker has counted by now. */
+static bool
+has_room(const struct worker *w, const struct stored *others, uint64_t size)
+{
+	const uint64_t max = w->conf->live.max_buffered,
+		       here = w->stored.bytes[STORED_BUFFERED] + others->bytes[STORED_BUFFERED];
 
 	if (size <= SMALL)
-		return w->buffered + more <= max;
-	return w->buffered + w->declared + more <= max - max / 8;
+		return here <= max;
+	return here + w->stored.bytes[STORED_DECLARED] + others->bytes[STORED_DECLARED] <=
+	       max - max / 8;
+}
+
+static void
+declare(struct req *req, int64_t bytes)
+{
+	req->declared += (uint64_t)bytes;
+	buffered_declare(req->w, bytes);
+}
+
+/* The bytes are counted before they are compared: shm/stored.h says why. */
+static bool
+declare_large(struct req *req, uint64_t length)
+{
+	struct worker *w = req->w;
+	struct stored others;
+	uint64_t own, of_others;
+
+	declare(req, (int64_t)length);
+	others = stored_others(w->seg, w->slot);
+	own = w->stored.bytes[STORED_BUFFERED] + w->stored.bytes[STORED_DECLARED];
+	of_others = others.bytes[STORED_BUFFERED] + others.bytes[STORED_DECLARED];
+	/* alone: max_buffered is not less than max_body */
+	if ((own == length && others_hold_little(w, of_others)) || has_room(w, &others, length))
+		return true;
+	declare(req, -(int64_t)length);
+	return false;
 }
 
 bool
 limit_declare(struct req *req, uint64_t length)
 {
-	struct worker *w = req->w;
-	/* max_buffered is not less than max_body */
-	const bool alone = w->buffered + w->declared == 0;
+	bool ok = true;
 
-	if (!alone && !has_room(w, length, length))
-		return false;
 	if (length > SMALL) {
-		req->declared = length;
-		w->declared += length;
+		ok = declare_large(req, length);
+		listen_update(req->w); /* other workers take the next connections */
 	}
-	return true;
-}
-
-static void
-declare_less(struct req *req, uint64_t bytes)
-{
-	req->declared -= bytes;
-	req->w->declared -= bytes;
+	return ok;
 }
 
 bool
@@ -242,14 +269,20 @@ limit_grow(struct req *req, uint64_t more)
 {
 	struct worker *w = req->w;
 	const struct text *text = req->job.text;
-	const bool alone = w->buffered == text->body_cap + text->headers_len,
-		   declared = more <= req->declared;
+	const bool declared = more <= req->declared;
+	struct stored others;
+	bool alone, room;
 
-	if (!alone && !(declared ? w->buffered + more <= w->conf->live.max_buffered
-				 : has_room(w, text->body_cap + more, more)))
-		return false;
-	declare_less(req, declared ? more : req->declared);
 	buffered_add(w, (int64_t)more);
+	others = stored_others(w->seg, w->slot);
+	alone = w->stored.bytes[STORED_BUFFERED] == text->body_cap + text->headers_len + more &&
+		others_hold_little(w, others.bytes[STORED_BUFFERED]);
+	room = has_room(w, &others, declared ? 0 : text->body_cap + more);
+	if (!alone && !room) {
+		buffered_add(w, -(int64_t)more);
+		return false;
+	}
+	declare(req, -(int64_t)(declared ? more : req->declared));
 	return true;
 }
 
@@ -260,11 +293,11 @@ limit_tick(struct req *req, uint64_t now_ms)
 		       ms = now_ms - req->body_from_ms;
 
 	if (ms > DECLARED_ALL_MS / 15 && req->job.text->body_len * DECLARED_ALL_MS < whole * ms)
-		declare_less(req, req->declared);
+		limit_drop_declared(req);
 }
 
 void
 limit_drop_declared(struct req *req)
 {
-	declare_less(req, req->declared);
+	declare(req, -(int64_t)req->declared);
 }

@@ -1,6 +1,6 @@
 /*
  * The quota of one client: requests in flight and per second (client.max_inflight, .rate,
- * .burst); and the memory that all clients together may use in a worker
+ * .burst); and the memory that all clients together may use in all workers
  * (limits.max_buffered).
  *
  * A client is identified by its API key: the credentials of Authorization, or X-API-Key as
@@ -30,14 +30,15 @@ enum req_end limit_enter(struct req *req, const struct http_head *h);
 /* Idempotent. */
 void limit_leave(struct req *req);
 /*
- * Room for request bodies.  Two sums count against limits.max_buffered: the bytes that are here
- * (buffered), and the bytes that large bodies with a Content-Length still have to send (declared).
+ * Room for request bodies.  Two sums of all workers (shm/stored.h) count against limits.max_buffered:
+ * the bytes that are here (buffered), and the bytes that large bodies with a Content-Length still have
+ * to send (declared).
  * Declared bytes count so that a large body is refused at its head, and not when half of it has come.
  * Large bodies may use seven eighths of the room, so that small ones always find some.  A body that is
- * alone always has room.
+ * alone always has room: no other of its worker, and next to nothing in the other workers.
  */
-/* Counts the `length` bytes that a request's head declares.  Returns false if there is no room
- * for them. */
+/* Counts the `length` bytes that a request's head declares, of a large body.  Returns false if there
+ * is no room for them. */
 bool limit_declare(struct req *req, uint64_t length);
 /* Counts `more` bytes beside those of req->job.text->body_cap.  Returns false if there is no
  * room for them. */
@@ -47,7 +48,7 @@ bool limit_grow(struct req *req, uint64_t more);
 void limit_tick(struct req *req, uint64_t now_ms);
 /* The rest of the body has come, or will not come: it is declared no longer. */
 void limit_drop_declared(struct req *req);
-/* Returns true if more bytes are buffered (worker/base/buffered.h) than limits.max_buffered
+/* Returns true if all workers buffer more bytes (worker/base/buffered.h) than limits.max_buffered
  * allows. */
 bool limit_full(const struct worker *w);
 

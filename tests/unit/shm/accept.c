@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "shm/base/clock.h"
+#include "shm/stored.h"
 #include "tests/unit/shm/fixture.h"
 
 #define N 4 /* worker slots of the small segment: two generations of two */
@@ -76,6 +77,25 @@ Test(accept, who_stops_wakes_the_one_with_the_fewest)
 	seg->procs[2].accepts = ACCEPT_RESTS;
 	cr_assert_not(look(0));
 	cr_assert_eq(woken, 2);
+}
+
+Test(accept, bytes_of_bodies_are_load)
+{
+	place(0, 3);
+	place(1, 5);
+	place(2, -1);
+	place(3, -1);
+	cr_assert(look(0));
+	seg->procs[0].stored[STORED_BUFFERED] = 4 << 20;
+	seg->procs[0].stored[STORED_DECLARED] = (6 << 20) - 1;
+	cr_assert_not(look(0), "12 beside 5");
+	cr_assert(look(1));
+	cr_assert_eq(woken, ACCEPT_NOBODY);
+	accept_count(seg, 1, 12);
+	cr_assert(look(1));
+	cr_assert_eq(woken, 0, "which has no more by now");
+	seg->procs[0].stored[STORED_BUFFERED] = UINT64_MAX;
+	cr_assert(look(0), "a number that cannot be is none");
 }
 
 Test(accept, who_can_no_longer_accept_wakes_another_one)

@@ -240,6 +240,12 @@ heartbeat_of_nobody(void)
 }
 
 static void
+bytes_of_nobody(void)
+{
+	seg->procs[NOBODY].stored[0] = 1;
+}
+
+static void
 conns_of_nobody(void)
 {
 	accept_count(seg, NOBODY, 5);
@@ -726,6 +732,7 @@ static const struct breakage {
 	ROW(one_process_twice) "I4 slots 0 and 1 are both process ", 1 },
 	ROW(heartbeat_of_nobody) "I4 slot 2 is unused but has a heartbeat", 1 },
 	ROW(conns_of_nobody) "I4 slot 2 is unused but has a heartbeat, connections", 1 },
+	ROW(bytes_of_nobody) "I4 slot 2 is unused but holds bytes", 1 },
 	ROW(filter_of_nobody) "I4 slot 2 is unused but has a filter or a forbidden call", 1 },
 	ROW(forbidden_call_of_nobody) "I4 slot 2 is unused but has a filter or a forbidden call", 1 },
 	ROW(crash_note_of_nobody) "I4 slot 2 is unused but has a heartbeat, connections or a crash note", 1 },
@@ -822,14 +829,14 @@ mend(void)
 }
 
 /* Of the words that all processes write.  Those of living workers are theirs to repair: own.c. */
-static void (*const repaired[])(void) = {heartbeat_of_nobody, conns_of_nobody, filter_of_nobody,
-	forbidden_call_of_nobody, crash_note_of_nobody, journal_of_nobody, line_of_nobody,
-	gauge_of_nobody, row_of_nobody, tokens_of_nobody, sent_of_nobody, kv_of_nobody,
-	gauge_below_zero, line_from_the_future, line_even, count_too_high, count_too_low,
-	tokens_too_high, row_lost, name_from_the_future, name_of_no_worker, client_count_too_high,
-	client_row_of_nobody, client_twice, client_freed_while_busy, acked_ahead, trial_of_nobody,
-	trial_of_one_that_is_in, busy_trial_of_nobody, busy_word_that_is_not_busy,
-	ejection_with_an_unknown_bit, flag_of_nobody};
+static void (*const repaired[])(void) = {heartbeat_of_nobody, conns_of_nobody, bytes_of_nobody,
+	filter_of_nobody, forbidden_call_of_nobody, crash_note_of_nobody, journal_of_nobody,
+	line_of_nobody, gauge_of_nobody, row_of_nobody, tokens_of_nobody, sent_of_nobody,
+	kv_of_nobody, gauge_below_zero, line_from_the_future, line_even, count_too_high,
+	count_too_low, tokens_too_high, row_lost, name_from_the_future, name_of_no_worker,
+	client_count_too_high, client_row_of_nobody, client_twice, client_freed_while_busy,
+	acked_ahead, trial_of_nobody, trial_of_one_that_is_in, busy_trial_of_nobody,
+	busy_word_that_is_not_busy, ejection_with_an_unknown_bit, flag_of_nobody};
 
 Test(shm_check, each_breakage_is_repaired)
 {
