@@ -100,7 +100,6 @@ struct splice {
 	size_t open, close; /* offsets of the outer braces */
 	uint64_t met;       /* bit k: key k is among the owned members */
 	size_t nowned;
-	struct splice_member owned[SPLICE_MAX_OWNED];
 	/* how long the prompt is; characters are code points, as Python's len() counts them */
 	uint64_t prompt_chars;    /* of a string `prompt`, and of the strings in a list of them */
 	uint64_t prompt_items;    /* numbers in a token-id prompt, or in a list of those */
@@ -110,7 +109,15 @@ struct splice {
 	uint64_t message_chars;
 	/* the same of `input`, and of `system` or `instructions`, whatever types the parts are of */
 	uint64_t other_chars;
+	struct splice_member owned[SPLICE_MAX_OWNED]; /* the last member: splice_size() */
 };
+
+/* Bytes of a scanned object that are in use: what is behind them may be given back. */
+static inline size_t
+splice_size(const struct splice *s)
+{
+	return offsetof(struct splice, owned) + s->nowned * sizeof(s->owned[0]);
+}
 
 /*
  * Scans one JSON object (RFC 8259 grammar, blanks around it allowed; UTF-8 is checked; a lone

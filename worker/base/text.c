@@ -63,13 +63,22 @@ text_scan(struct text *text)
 	const char *why;
 	size_t at;
 
-	/* 3.6 KiB, which splice_scan() fills only as far as needed */
+	/* splice_scan() fills it only as far as needed */
 	text->doc = mem_resize(text->doc, 1, sizeof(*text->doc));
 	if (splice_scan(text->doc, text->body == NULL ? "" : text->body, text->body_len, &why,
-		    &at) == 0)
-		return NULL;
-	text_drop_doc(text);
-	return why;
+		    &at) != 0) {
+		text_drop_doc(text);
+		return why;
+	}
+	text_take_doc(text, text->doc);
+	return NULL;
+}
+
+void
+text_take_doc(struct text *text, struct splice *doc)
+{
+	/* of 3.6 KiB a few hundred bytes: many requests that begin at once hold theirs together */
+	text->doc = mem_resize(doc, 1, splice_size(doc));
 }
 
 void

@@ -39,7 +39,9 @@ void text_unref(struct text **text);
 struct text *text_with_body(const struct text *of, char *body, size_t len);
 /* Parses the body as one JSON object.  Returns NULL, or the reason why it is none. */
 const char *text_scan(struct text *text);
-/* Frees the parsed members, which take 3.6 KiB. */
+/* Takes the members over that a scan of the body has found, and gives back what they do not need. */
+void text_take_doc(struct text *text, struct splice *doc);
+/* Frees the parsed members. */
 void text_drop_doc(struct text *text);
 /* Returns the value of a header line; an empty span if there is none. */
 struct span text_header(const struct text *text, const char *name);

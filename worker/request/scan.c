@@ -62,7 +62,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 		go_on(w, s);
 		return;
 	case 0:
-		req->job.text->doc = s->doc;
+		text_take_doc(req->job.text, s->doc);
 		s->doc = NULL;
 		break;
 	default:
