@@ -1,8 +1,10 @@
 #include "proto/answer/usage_end.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/json/json_last.h"
+#include "shm/base/mem.h"
 
 static const struct json_name members[USAGE_NUMBERS] = {
 	[USAGE_CACHED] = {"\"cached_tokens\":", 16, 4 /* h */},
@@ -39,14 +41,24 @@ usage_tail_add(struct usage_tail *t, const char *p, size_t n)
 {
 	size_t kept;
 
-	if (n >= sizeof(t->text)) {
-		memcpy(t->text, p + n - sizeof(t->text), sizeof(t->text));
-		t->n = sizeof(t->text);
+	if (n == 0)
+		return;
+	if (t->text == NULL)
+		t->text = mem_zero(USAGE_END_BYTES);
+	if (n >= USAGE_END_BYTES) {
+		memcpy(t->text, p + n - USAGE_END_BYTES, USAGE_END_BYTES);
+		t->n = USAGE_END_BYTES;
 		return;
 	}
-	kept = t->n + n <= sizeof(t->text) ? t->n : sizeof(t->text) - n;
+	kept = t->n + n <= USAGE_END_BYTES ? t->n : USAGE_END_BYTES - n;
 	memmove(t->text, t->text + t->n - kept, kept);
-	if (n > 0) /* p may be NULL */
-		memcpy(t->text + kept, p, n);
+	memcpy(t->text + kept, p, n);
 	t->n = (uint32_t)(kept + n);
+}
+
+void
+usage_tail_free(struct usage_tail *t)
+{
+	free(t->text);
+	*t = (struct usage_tail){0};
 }

@@ -28,10 +28,12 @@ uint64_t usage_at_end(const char *text, size_t n, enum usage_number which);
 /* The last bytes of an answer that comes in pieces. */
 struct usage_tail {
 	uint32_t n;
-	char text[USAGE_END_BYTES];
+	char *text; /* USAGE_END_BYTES; NULL: there was none to keep so far, as in a stream that runs */
 };
 
 void usage_tail_add(struct usage_tail *t, const char *p, size_t n);
+/* Forgets them. */
+void usage_tail_free(struct usage_tail *t);
 
 /* Takes the next bytes of the answer.  An event that ends with its choices is left out: it has no usage behind them,
  * and nearly all events of a stream are such. */

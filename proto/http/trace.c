@@ -115,25 +115,25 @@ has_room(const char *state, size_t n)
 }
 
 bool
-trace_add_state(struct trace *t, struct span line)
+trace_add_state(struct trace_state *t, struct span line)
 {
 	struct span member;
 
 	while (http_list_next(&line, &member)) {
-		size_t at = strlen(t->state);
+		size_t at = strlen(t->text);
 
 		if (member.n == 0)
 			continue;
 		if (!is_member(member)) {
-			t->state[0] = '\0';
+			t->text[0] = '\0';
 			return false;
 		}
-		if (!has_room(t->state, member.n))
+		if (!has_room(t->text, member.n))
 			continue;
 		if (at > 0)
-			t->state[at++] = ',';
-		memcpy(t->state + at, member.p, member.n);
-		t->state[at + member.n] = '\0';
+			t->text[at++] = ',';
+		memcpy(t->text + at, member.p, member.n);
+		t->text[at + member.n] = '\0';
 	}
 	return true;
 }

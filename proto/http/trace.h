@@ -20,8 +20,11 @@ struct trace {
 	uint8_t flags;
 	uint64_t parent; /* the client's span; 0: none, or not known */
 	uint64_t span;   /* the request's own, where its spans are exported; 0: they are not */
-	char state[TRACE_STATE +
-		   1]; /* the client's tracestate; "": none, or its spans are not exported */
+};
+
+/* A tracestate; "": none. */
+struct trace_state {
+	char text[TRACE_STATE + 1];
 };
 
 #define TRACE_SAMPLED 1u
@@ -30,7 +33,7 @@ struct trace {
 bool trace_read(const char *p, size_t n, struct trace *ret);
 /* Adds the members of one line of a tracestate, in their order.  A member that does not fit is left out whole, as the
  * standard allows.  Returns false if one is no member: then the trace has no state. */
-bool trace_add_state(struct trace *t, struct span line);
+bool trace_add_state(struct trace_state *t, struct span line);
 /* Makes a new trace, from random bits. */
 void trace_make(struct trace *ret, uint64_t high, uint64_t low);
 /* Writes the value of the traceparent that names `span` as the parent, TRACE_PARENT bytes.  A span of 0 is written as

@@ -14,12 +14,12 @@
 static void
 state(const char *all, size_t size)
 {
-	struct trace t = {.flags = 0}, back = {.flags = 0};
+	struct trace_state t = {.text = ""}, back = {.text = ""};
 	const bool ok = trace_add_state(&t, (struct span){all, size});
 
-	CHECK(strlen(t.state) <= TRACE_STATE && (ok || t.state[0] == '\0'));
-	CHECK(trace_add_state(&back, (struct span){t.state, strlen(t.state)}));
-	CHECK(strcmp(t.state, back.state) == 0);
+	CHECK(strlen(t.text) <= TRACE_STATE && (ok || t.text[0] == '\0'));
+	CHECK(trace_add_state(&back, (struct span){t.text, strlen(t.text)}));
+	CHECK(strcmp(t.text, back.text) == 0);
 }
 
 int

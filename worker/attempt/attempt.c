@@ -253,11 +253,13 @@ attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind)
 {
 	struct job *job = b->job;
 	struct text *text = job->text == NULL ? NULL : text_ref(job->text);
-	struct attempt *a = MEM_NEW(struct attempt);
+	const enum leg_kind nlegs = c->lookup != NULL ? LEG_N : LEG_LOOKUP;
+	struct attempt *a = mem_zero(sizeof(*a) + nlegs * sizeof(a->leg[0]));
 
 	a->w = job->w;
 	a->branch = b;
 	a->kind = kind;
+	a->nlegs = nlegs;
 	a->prompt_tokens = a->cached_tokens = USAGE_NONE;
 	transfer_init(&a->t, job->w, c, (struct demand){&job->facts, text});
 	a->t.prompt = b->prompt;
@@ -266,7 +268,7 @@ attempt_new(struct branch *b, const struct connector *c, enum attempt_kind kind)
 	a->t.stream_options = job->stream_options;
 	a->lookup = c->lookup != NULL ? LOOKUP_DUE : LOOKUP_NOT_NEEDED;
 	a->prefill = connector_two_engines(c) ? PREFILL_IDLE : PREFILL_NOT_NEEDED;
-	for (enum leg_kind k = 0; k < LEG_N; k++)
+	for (enum leg_kind k = 0; k < a->nlegs; k++)
 		leg_ready(a, k, job->leg_ops);
 	sse_init(&a->sse);
 	a->spans = leg_spans_new(job->w, &job->facts);
@@ -310,7 +312,8 @@ attempt_drop_text(struct attempt *a)
 {
 	text_unref(&a->t.of.text);
 	transfer_drop_texts(&a->t);
-	leg_forget_answer(&a->leg[LEG_LOOKUP]);
+	if (a->nlegs > LEG_LOOKUP)
+		leg_forget_answer(&a->leg[LEG_LOOKUP]);
 	leg_forget_answer(&a->leg[LEG_PREFILL]);
 }
 
@@ -365,6 +368,7 @@ attempt_detach(struct attempt *a)
 	assert(a->lookup != LOOKUP_SHARED); /* `link` is in one list at a time */
 	a->own_facts = MEM_NEW(struct facts);
 	*a->own_facts = *a->t.of.facts;
+	a->own_facts->trace_state = NULL; /* a->spans has its own */
 	a->t.of.facts = a->own_facts;
 	a->t.release_only = true;
 	a->t.stream_options = (struct span){NULL, 0}; /* back to the request's own */
@@ -394,7 +398,7 @@ attempt_end(struct attempt *a)
 	attempt_unlock_lookup(a);
 	transfer_drop_flag(&a->t, false);
 	leg_spans_end(a->spans);
-	for (enum leg_kind k = 0; k < LEG_N; k++)
+	for (enum leg_kind k = 0; k < a->nlegs; k++)
 		leg_end(&a->leg[k]);
 	for (enum role r = 0; r < ROLE_N; r++)
 		reservation_release(w, &a->reserved.of[r]);
@@ -406,13 +410,14 @@ attempt_free(struct attempt *a)
 {
 	struct worker *w = a->w;
 
-	for (enum leg_kind k = 0; k < LEG_N; k++)
+	for (enum leg_kind k = 0; k < a->nlegs; k++)
 		leg_fini(&a->leg[k]);
 	for (enum role r = 0; r < ROLE_N; r++)
 		reservation_drop(w, &a->reserved.of[r]);
 	connpool_unref(w->connpool, &a->lookup_ep);
 	text_unref(&a->t.of.text);
 	transfer_fini(&a->t);
+	usage_tail_free(&a->tail);
 	membuf_free(&a->event);
 	free(a->own_facts);
 	leg_spans_free(&a->spans);
@@ -542,7 +547,7 @@ attempt_decode_again(struct attempt *a)
 	a->leg[LEG_DECODE].keep = false;
 	sse_init(&a->sse);
 	a->timing.stretch_us = 0;
-	a->tail.n = 0;
+	usage_tail_free(&a->tail);
 	if (a->decode != DECODE_IDLE)
 		attempt_set_decode(a, DECODE_IDLE, WITHHELD_NOT);
 	if (a->kv == KV_DELIVERED)
@@ -617,7 +622,8 @@ attempt_give_answers(struct attempt *a)
 {
 	give_answer(&a->t.prefill_answer, &a->leg[LEG_PREFILL]);
 	give_answer(&a->t.decode_answer, &a->leg[LEG_DECODE]);
-	give_answer(&a->t.lookup_answer, &a->leg[LEG_LOOKUP]);
+	if (a->nlegs > LEG_LOOKUP)
+		give_answer(&a->t.lookup_answer, &a->leg[LEG_LOOKUP]);
 }
 
 bool

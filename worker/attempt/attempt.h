@@ -132,7 +132,6 @@ struct attempt {
 	enum kv_proof proof;
 	enum blame blame; /* who was at fault when decode failed with that KV */
 	struct transfer t;
-	struct leg leg[LEG_N];
 	struct reserved reserved; /* the engines and their reservations */
 
 	struct lookup what;         /* the lookup that is running */
@@ -166,6 +165,9 @@ struct attempt {
 	struct facts *own_facts; /* detached: a copy */
 	enum metric_counter released_as;
 	TAILQ_ENTRY(attempt) link; /* in a list of the worker: LOOKUP_SHARED, detached or over */
+	/* LEG_LOOKUP is there only if the connector has lookups */
+	enum leg_kind nlegs;
+	struct leg leg[];
 };
 
 static inline struct leg *

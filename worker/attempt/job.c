@@ -26,6 +26,7 @@ job_free(struct job *job)
 	free(job->branches);
 	answer_free(&job->answer);
 	free(job->key);
+	free(job->facts.trace_state);
 }
 
 void

@@ -26,6 +26,7 @@ struct leg_span {
 struct leg_spans {
 	struct worker *w;
 	struct trace trace;
+	struct trace_state *state; /* NULL: none */
 	const char *pool;
 	uint64_t resume_us; /* since when the stream rests; 0: it does not */
 	struct leg_span of[LEG_N];
@@ -41,6 +42,8 @@ leg_spans_new(struct worker *w, const struct facts *facts)
 	s = MEM_NEW(struct leg_spans);
 	s->w = w;
 	s->trace = facts->trace;
+	if (facts->trace_state != NULL)
+		s->state = mem_dup(facts->trace_state, sizeof(*s->state));
 	s->pool = facts->pool.name;
 	return s;
 }
@@ -48,18 +51,21 @@ leg_spans_new(struct worker *w, const struct facts *facts)
 void
 leg_spans_free(struct leg_spans **s)
 {
+	if (*s != NULL)
+		free((*s)->state);
 	free(*s);
 	*s = NULL;
 }
 
 void
-leg_span_child(const struct trace *trace, enum span_name name, struct span_record *ret)
+leg_span_child(const struct trace *trace, const struct trace_state *state, enum span_name name,
+	struct span_record *ret)
 {
 	span_init(ret, name, trace->id);
 	ret->head.flags = trace->flags;
 	ret->head.parent = trace->span;
 	ret->head.id = rnd_u64() | 1; /* not 0 */
-	span_text(ret, SA_STATE, trace->state);
+	span_text(ret, SA_STATE, state != NULL ? state->text : NULL);
 }
 
 /* `why`: NULL if the leg has not failed. */
@@ -69,7 +75,7 @@ put_span(struct leg_spans *s, enum leg_kind kind, const struct leg_failure *why)
 	struct leg_span *leg = &s->of[kind];
 	struct span_record r;
 
-	leg_span_child(&s->trace, leg->name, &r);
+	leg_span_child(&s->trace, s->state, leg->name, &r);
 	r.head.id = leg->id; /* that the engine was sent */
 	r.head.from_us = leg->from_us;
 	r.head.until_us = leg->until_us;
@@ -96,7 +102,7 @@ resumed(struct leg_spans *s, const char *why)
 {
 	struct span_record r;
 
-	leg_span_child(&s->trace, SPAN_RESUME, &r);
+	leg_span_child(&s->trace, s->state, SPAN_RESUME, &r);
 	r.head.from_us = s->resume_us;
 	r.head.until_us = clock_us();
 	if (why != NULL) {

@@ -17,6 +17,7 @@
 struct facts;
 struct leg_spans;
 struct trace;
+struct trace_state;
 struct worker;
 
 /* A leg of a trace that is exported, when its lines are written. */
@@ -34,7 +35,8 @@ struct leg_failure {
 };
 
 /* Begins the record of a child of the request's span, with an id of its own. */
-void leg_span_child(const struct trace *trace, enum span_name name, struct span_record *ret);
+void leg_span_child(const struct trace *trace, const struct trace_state *state, enum span_name name,
+	struct span_record *ret);
 
 /* Returns NULL if the request's trace is not exported. */
 struct leg_spans *leg_spans_new(struct worker *w, const struct facts *facts);

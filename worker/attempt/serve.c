@@ -167,7 +167,7 @@ tick(struct attempt *a, uint64_t now_ms)
 	if (a->notices_deadline_ms != 0 && now_ms >= a->notices_deadline_ms)
 		notices_late(a);
 	share_limit(a);
-	for (enum leg_kind k = 0; k < LEG_N; k++)
+	for (enum leg_kind k = 0; k < a->nlegs; k++)
 		if (a->life != ATTEMPT_OVER && leg_expired(&a->leg[k], now_ms))
 			leg_late(a, k);
 	timing_tick(a, now_ms);
@@ -274,7 +274,7 @@ next_look(const struct attempt *a, uint64_t most, uint64_t now_ms)
 	most = visit_sooner(most, a->notices_deadline_ms, now_ms);
 	most = visit_sooner(most, a->branch->answer_by_ms, now_ms);
 	most = visit_sooner(most, timing_next_ms(a), now_ms);
-	for (enum leg_kind k = 0; k < LEG_N; k++)
+	for (enum leg_kind k = 0; k < a->nlegs; k++)
 		if (leg_active(&a->leg[k]))
 			most = visit_sooner(most, a->leg[k].deadline_ms, now_ms);
 	return most;
@@ -291,7 +291,7 @@ serve_next_look(const struct job *job, uint64_t most, uint64_t now_ms)
 static void
 poll(struct attempt *a)
 {
-	for (enum leg_kind k = 0; k < LEG_N; k++)
+	for (enum leg_kind k = 0; k < a->nlegs; k++)
 		if (a->life != ATTEMPT_OVER)
 			(void)leg_look(&a->leg[k]);
 }

@@ -37,8 +37,8 @@ timing_first_byte(const struct attempt *a, const struct leg *leg)
 	const uint64_t begun_us = leg->uc->sent_us - leg->connect_us;
 	const struct endpoint *ep = leg->ep;
 
-	if (leg->status < 300 && a->life == ATTEMPT_SERVING && leg != &a->leg[LEG_LOOKUP] &&
-		ep_tag(a->w->seg, ep->slot) == ep->tag)
+	if (leg->status < 300 && a->life == ATTEMPT_SERVING &&
+		attempt_leg_kind(a, leg) != LEG_LOOKUP && ep_tag(a->w->seg, ep->slot) == ep->tag)
 		latency_add(a->w->seg, ep->slot, LATENCY_FIRST, clock_us() - begun_us);
 }
 

@@ -60,6 +60,8 @@ struct facts {
 	bool stream;
 	char id[REQ_ID_MAX + 1];
 	struct trace trace; /* the client's, or one that begins here; none: tracing.sample */
+	/* the client's tracestate, which the job frees; NULL: none, or its spans are not exported */
+	struct trace_state *trace_state;
 	char model[256];
 	/* /v1/responses: the id of the former response that the request is about; "": of none */
 	char response[REQ_ID_MAX + 1];

@@ -7,9 +7,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "shm/base/mem.h"
 #include "worker/base/core.h"
 #include "worker/net/tls.h"
 
@@ -26,6 +28,23 @@ static void on_readable(evutil_socket_t fd, short what, void *arg);
 static void on_writable(evutil_socket_t fd, short what, void *arg);
 static void on_ahead(evutil_socket_t fd, short what, void *arg);
 
+/* Most sockets never wait for room, so most have no event for it. */
+static void
+want_room(struct sock *s, bool want)
+{
+	if ((s->ev_write != NULL) == want)
+		return;
+	if (want) {
+		s->ev_write = MEM_NEW(struct event);
+		event_assign(s->ev_write, s->w->base, s->fd, EV_WRITE | EV_PERSIST, on_writable, s);
+		event_add(s->ev_write, NULL);
+	} else {
+		event_del(s->ev_write);
+		free(s->ev_write);
+		s->ev_write = NULL;
+	}
+}
+
 void
 sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
 {
@@ -37,17 +56,15 @@ sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *arg)
 	s->connecting = connecting;
 	s->out = NULL;
 	s->tls = NULL;
-	s->reading = s->writing = s->reset = false;
+	s->reading = s->reset = false;
+	s->ev_write = NULL;
 	/* An event must not wait for the previous one's acknowledgement (Nagle: 42 ms a stream). */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	event_assign(&s->ev_read, w->base, fd, EV_READ | EV_PERSIST, on_readable, s);
-	event_assign(&s->ev_write, w->base, fd, EV_WRITE | EV_PERSIST, on_writable, s);
-	if (connecting) {
-		event_add(&s->ev_write, NULL);
-		s->writing = true;
-	} else {
+	if (connecting)
+		want_room(s, true);
+	else
 		sock_read_start(s);
-	}
 }
 
 /* The probes begin when half of the time is over; the second of them has no answer when all of it is. */
@@ -88,7 +105,7 @@ sock_close(struct sock *s)
 		return;
 	worker_gauge(s->w, G_SEND_QUEUE, -(int64_t)sock_queued(s));
 	event_del(&s->ev_read);
-	event_del(&s->ev_write);
+	want_room(s, false);
 	if (s->tls != NULL)
 		event_del(&s->tls->ev_ahead);
 	if (s->tls != NULL && s->out == NULL)
@@ -96,7 +113,7 @@ sock_close(struct sock *s)
 	if (s->out != NULL)
 		evbuffer_free(s->out);
 	s->out = NULL;
-	s->reading = s->writing = false;
+	s->reading = false;
 	if (s->tls != NULL)
 		tls_free(&s->tls);
 	(void)close(s->fd);
@@ -104,18 +121,6 @@ sock_close(struct sock *s)
 }
 
 /* --- TLS --------------------------------------------------------------------------------------- */
-
-static void
-want_room(struct sock *s, bool want)
-{
-	if (s->writing == want)
-		return;
-	s->writing = want;
-	if (want)
-		event_add(&s->ev_write, NULL);
-	else
-		event_del(&s->ev_write);
-}
 
 bool
 sock_is_shaking(const struct sock *s)
@@ -308,8 +313,7 @@ connect_ended(struct sock *s)
 
 	if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &err, &len) == -1)
 		err = errno;
-	event_del(&s->ev_write);
-	s->writing = false;
+	want_room(s, false);
 	s->connecting = false;
 	if (err != 0) {
 		s->on_error(s->arg, err);
@@ -355,8 +359,7 @@ on_writable(evutil_socket_t fd, short what, void *arg)
 	/* an idle stream owns no buffer */
 	evbuffer_free(s->out);
 	s->out = NULL;
-	event_del(&s->ev_write);
-	s->writing = false;
+	want_room(s, false);
 	s->on_drained(s->arg);
 }
 

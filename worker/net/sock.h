@@ -27,14 +27,14 @@ struct sock {
 	struct worker *w;
 	int fd; /* -1 when closed */
 	bool reading;
-	bool writing; /* EV_WRITE is armed */
 	bool connecting;
 	/* reset: unlike an orderly close, a reset does not show how much the peer's kernel had
 	 * taken */
 	bool reset;
-	struct event ev_read, ev_write;
-	struct tls *tls;      /* NULL: plain */
-	struct evbuffer *out; /* bytes that the kernel did not take; NULL when empty */
+	struct event ev_read;
+	struct event *ev_write; /* NULL: the socket's room is not waited for */
+	struct tls *tls;        /* NULL: plain */
+	struct evbuffer *out;   /* bytes that the kernel did not take; NULL when empty */
 	void *arg;
 	void (*on_read)(void *arg);    /* readable, or the peer closed */
 	void (*on_drained)(void *arg); /* all queued bytes are written; also: connected, shaken */

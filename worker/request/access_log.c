@@ -83,7 +83,7 @@ took(const struct req *req, uint64_t now_us)
 
 	if (a == NULL)
 		return t;
-	for (enum leg_kind k = 0; k < LEG_N; k++)
+	for (enum leg_kind k = 0; k < a->nlegs; k++)
 		t.connect_us += a->leg[k].connect_us;
 	if (job->facts.stream && a->prefill == PREFILL_ANSWERED)
 		t.kv_us = since(a->timing.decode_us, req->t_first_us);

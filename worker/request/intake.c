@@ -79,12 +79,15 @@ is_key(struct span name)
 
 /* Several lines are one list. */
 static void
-take_state(struct trace *t, const struct http_head *h)
+take_state(struct facts *f, const struct http_head *h)
 {
 	for (size_t i = 0; i < h->nheaders; i++)
-		if (span_is(h->headers[i].name, "tracestate") &&
-			!trace_add_state(t, h->headers[i].value))
-			return;
+		if (span_is(h->headers[i].name, "tracestate")) {
+			if (f->trace_state == NULL)
+				f->trace_state = MEM_NEW(struct trace_state);
+			if (!trace_add_state(f->trace_state, h->headers[i].value))
+				return;
+		}
 }
 
 /* A trace that cannot be read ends here, with its tracestate, as the standard says. */
@@ -105,7 +108,7 @@ take_trace(struct req *req, const struct http_head *h)
 		return;
 	t->span = rnd_u64() | 1; /* not 0 */
 	if (req->traced)
-		take_state(t, h);
+		take_state(&req->job.facts, h);
 }
 
 /* Returns true if engines get the line.  A tracestate belongs to the client's traceparent. */

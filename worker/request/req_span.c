@@ -27,7 +27,7 @@ put_child(const struct req *req, enum span_name name, uint64_t from_us, uint64_t
 
 	if (from_us == 0 || until_us < from_us)
 		return;
-	leg_span_child(&req->job.facts.trace, name, &r);
+	leg_span_child(&req->job.facts.trace, req->job.facts.trace_state, name, &r);
 	r.head.from_us = from_us;
 	r.head.until_us = until_us;
 	span_put(req->w->seg, req->w->slot, &r);
@@ -110,6 +110,6 @@ req_span_end(
 	span_text(&r, SA_POOL, facts->pool.name);
 	span_text(&r, SA_KEY, req->key != NULL ? req->key->name : NULL);
 	span_text(&r, SA_DIRECT, req->job.direct);
-	span_text(&r, SA_STATE, facts->trace.state);
+	span_text(&r, SA_STATE, facts->trace_state != NULL ? facts->trace_state->text : NULL);
 	span_put(req->w->seg, req->w->slot, &r);
 }

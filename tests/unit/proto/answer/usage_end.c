@@ -98,5 +98,23 @@ Test(usage_end, of_a_stream_in_pieces)
 			usage_tail_take(&t, text + at, step < len - at ? step : len - at);
 		cr_assert_eq(usage_at_end(t.text, t.n, USAGE_COMPLETION), 7, "%zu", step);
 		cr_assert_eq(usage_at_end(t.text, t.n, USAGE_PROMPT), 9, "%zu", step);
+		usage_tail_free(&t);
 	}
+}
+
+Test(usage_end, a_stream_that_runs_keeps_nothing)
+{
+	static const char event[] = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n",
+			  end[] = "data: {" USAGE "}\n\n";
+	struct usage_tail t = {.n = 0};
+
+	for (int i = 0; i < 20; i++)
+		usage_tail_take(&t, event, sizeof(event) - 1);
+	usage_tail_take(&t, NULL, 0);
+	cr_assert_null(t.text);
+	cr_assert_eq(usage_at_end(t.text, t.n, USAGE_PROMPT), USAGE_NONE);
+	usage_tail_take(&t, end, sizeof(end) - 1);
+	cr_assert_eq(usage_at_end(t.text, t.n, USAGE_PROMPT), 9);
+	usage_tail_free(&t);
+	cr_assert_eq(usage_at_end(t.text, t.n, USAGE_PROMPT), USAGE_NONE);
 }

@@ -88,7 +88,7 @@ Test(trace, made)
 /* ---- tracestate */
 
 static const char *
-state_of(struct trace *t, const char *line)
+state_of(struct trace_state *t, const char *line)
 {
 	const size_t n = strlen(line);
 	char *copy = malloc(n > 0 ? n : 1);
@@ -97,7 +97,7 @@ state_of(struct trace *t, const char *line)
 	memcpy(copy, line, n);
 	(void)trace_add_state(t, (struct span){copy, n});
 	free(copy);
-	return t->state;
+	return t->text;
 }
 
 Test(trace, states)
@@ -122,7 +122,7 @@ Test(trace, states)
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct trace t = {.flags = 0};
+		struct trace_state t = {.text = ""};
 
 		cr_expect_str_eq(state_of(&t, rows[i].line), rows[i].state, "%s", rows[i].line);
 	}
@@ -130,7 +130,7 @@ Test(trace, states)
 
 Test(trace, lines_of_a_state_are_one_list)
 {
-	struct trace t = {.flags = 0};
+	struct trace_state t = {.text = ""};
 
 	(void)state_of(&t, "a=1,b=2");
 	cr_expect_str_eq(state_of(&t, "c=3"), "a=1,b=2,c=3");
@@ -140,17 +140,17 @@ Test(trace, lines_of_a_state_are_one_list)
 Test(trace, a_member_that_does_not_fit_is_left_out_whole)
 {
 	char line[TRACE_STATE + 64], value[TRACE_STATE];
-	struct trace t = {.flags = 0};
+	struct trace_state t = {.text = ""};
 
 	memset(value, 'v', sizeof(value) - 1);
 	value[sizeof(value) - 1] = '\0';
 	(void)snprintf(line, sizeof(line), "a=1,b=%s,c=3", value);
 	cr_expect_str_eq(state_of(&t, line), "a=1,c=3");
-	t.state[0] = '\0';
+	t.text[0] = '\0';
 	for (unsigned i = 0; i < 40; i++)
 		(void)state_of(&t, "a=1");
-	cr_expect_eq(strlen(t.state), 32 * 4 - 1, "the standard has 32 members at most");
-	t.state[0] = '\0';
+	cr_expect_eq(strlen(t.text), 32 * 4 - 1, "the standard has 32 members at most");
+	t.text[0] = '\0';
 	(void)snprintf(line, sizeof(line), "b=%.*s", TRACE_STATE - 2, value);
 	cr_expect_eq(strlen(state_of(&t, line)), TRACE_STATE);
 	cr_expect_eq(strlen(state_of(&t, "c=3")), TRACE_STATE);

@@ -62,8 +62,8 @@ on_broken(void *user)
 	(void)user;
 	broken++;
 	last = sock_read(&uc->sock, got, sizeof(got));
-	event_del(&uc->sock.ev_write); /* as a leg would, which ends */
-	uc->sock.writing = false;
+	if (uc->sock.ev_write != NULL)
+		event_del(uc->sock.ev_write); /* as a leg would, which ends */
 }
 
 static const struct upconn_ops ops = {on_readable, on_drained, on_broken};
