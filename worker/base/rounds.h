@@ -13,8 +13,8 @@
 
 /* resolution of every timeout; ticks only while there is something to time */
 #define WORKER_TICK_MS 100
-#define VISIT_SLOTS 16 /* a power of two, above VISIT_MOST */
-#define VISIT_MOST 10  /* ticks: a second */
+#define VISIT_SLOTS 32 /* a power of two, above VISIT_MOST */
+#define VISIT_MOST 20  /* ticks: two seconds */
 
 struct visit {
 	uint64_t tick; /* that visits it; 0: none does */
