@@ -4,8 +4,8 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <limits.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -86,14 +86,16 @@ sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent)
 }
 
 bool
-sock_peer_silent(const struct sock *s, uint64_t *ret_ms)
+sock_peer_silent(const struct sock *s, uint64_t *ret_ms, bool *ret_acked)
 {
 	struct tcp_info ti = {0};
 	socklen_t len = sizeof(ti);
 
+	*ret_acked = false;
 	if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == -1)
 		return false;
 	*ret_ms = ti.tcpi_last_ack_recv;
+	*ret_acked = ti.tcpi_unacked == 0 && ti.tcpi_notsent_bytes == 0 && sock_queued(s) == 0;
 	/* one probe may be on its way: its answer is due */
 	return ti.tcpi_retransmits + ti.tcpi_probes >= PEER_PROBES;
 }

@@ -51,8 +51,9 @@ void sock_init(struct sock *s, struct worker *w, int fd, bool connecting, void *
  */
 void sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent);
 /* Returns true if the peer acknowledges nothing, although the kernel has sent to it again and again; *ret_ms: the time
- * since its last acknowledgement.  A peer that has no room acknowledges the kernel's probes. */
-bool sock_peer_silent(const struct sock *s, uint64_t *ret_ms);
+ * since its last acknowledgement.  A peer that has no room acknowledges the kernel's probes.  *ret_acked: it has
+ * acknowledged all that was written. */
+bool sock_peer_silent(const struct sock *s, uint64_t *ret_ms, bool *ret_acked);
 /* Bytes from here on are TLS, whose handshake the peer begins; on_drained() says that it is over.  False: too many
  * handshakes are in progress, the socket is of no use. */
 bool sock_start_tls(struct sock *s, struct tls_server *server);

@@ -350,6 +350,7 @@ client_write(struct client *c, const struct iovec *iov, int n)
 	 * the reset in its own callback. */
 	(void)sock_writev(&c->sock, iov, n, n);
 	c->full = sock_queued(&c->sock) > 0;
+	c->acked = false;
 	if (c->full)
 		visit_soon(&c->w->client_rounds, &c->visit);
 	return total;
@@ -437,7 +438,9 @@ is_lost(struct client *c, uint64_t now_ms)
 	if (c->req == NULL || ms == 0 || now_ms < c->look_ms)
 		return false;
 	c->look_ms = now_ms + ms / LOOKS;
-	if (!sock_peer_silent(&c->sock, &quiet_ms))
+	if (c->acked)
+		return false;
+	if (!sock_peer_silent(&c->sock, &quiet_ms, &c->acked))
 		c->silent_ms = 0;
 	else if (c->silent_ms == 0)
 		c->silent_ms = now_ms;

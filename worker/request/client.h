@@ -78,7 +78,8 @@ struct client {
 	uint64_t write_deadline_ms; /* when a client that takes no byte is closed */
 	uint64_t look_ms;           /* when the tick looks whether its host has vanished */
 	uint64_t silent_ms;         /* since which look its host has been silent; 0: it is not */
-	struct visit visit;         /* by the tick */
+	bool acked; /* at that look its host had acknowledged all bytes; none were written since */
+	struct visit visit; /* by the tick */
 	TAILQ_ENTRY(client) link;
 };
 

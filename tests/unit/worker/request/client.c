@@ -1,8 +1,8 @@
 /* A client whose host may have vanished: what the tick makes of the kernel's figures of its connection. */
 #include "worker/request/client.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 static struct tcp_info info; /* what the kernel says */
 static struct conf conf;
 static struct client *c;
-static unsigned gone;
+static unsigned gone, looks;
 static int request; /* stands for the client's request */
 
 /* In place of the C library's. */
@@ -26,6 +26,7 @@ getsockopt(int fd, int level, int name, void *to, socklen_t *len)
 	(void)fd;
 	cr_assert(level == IPPROTO_TCP && name == TCP_INFO && *len == sizeof(info));
 	memcpy(to, &info, sizeof(info));
+	looks++;
 	return 0;
 }
 
@@ -56,6 +57,7 @@ setup(void)
 	client_new(&w, fds[0], &(struct client_origin){.door = DOOR_CLIENTS}, &ops);
 	c = TAILQ_FIRST(&w.clients);
 	c->req = (struct req *)(void *)&request;
+	info.tcpi_unacked = 1;
 }
 
 TestSuite(client, .init = setup);
@@ -96,4 +98,24 @@ Test(client, bytes_that_are_lost_now_and_then_do_not_add_up)
 		until(t + MS / 3, 100, 0);
 	}
 	cr_assert_eq(gone, 0);
+}
+
+Test(client, a_host_that_has_acknowledged_all_is_looked_at_again_when_bytes_were_written)
+{
+	const struct iovec byte = {.iov_base = (char[]){'x'}, .iov_len = 1};
+
+	info.tcpi_unacked = 0;
+	info.tcpi_notsent_bytes = 1; /* it has no room */
+	until(3 * MS, 100, 0);
+	cr_assert_gt(looks, 4);
+	info.tcpi_notsent_bytes = 0;
+	until(4 * MS, 100, 0);
+	looks = 0;
+	until(8 * MS, 100, 0);
+	cr_assert_eq(looks, 0);
+	(void)client_write(c, &byte, 1);
+	info.tcpi_unacked = 1;
+	until(11 * MS, MS, 8);
+	cr_assert_gt(looks, 0);
+	cr_assert_eq(gone, 1);
 }
