@@ -116,7 +116,7 @@ def test_the_stream_shows_requests(world, router):
         assert now["in_flight"] == 3, "a viewer is none of them"
         for p, d, _ in now["flows"]:
             assert [v.fleet["engines"][p][1], v.fleet["engines"][d][1]] == ["prefill", "decode"]
-        assert sum(row[1] for _, row in zip(v.fleet["engines"], now["engines"]) if row[1]) == 3
+        assert sum(row[1] for e, row in zip(v.fleet["engines"], now["engines"]) if e[1] == "decode") == 3
         for d in decode:
             d.go_on()
         for s in streams:

@@ -564,14 +564,14 @@ function refusal(status) {
 }
 
 function take_event(text) {
-	const kind = /^event: (\w+)$/m.exec(text), data = /^data: (.*)$/m.exec(text);
-	if (!kind || !data) {
-		return;
+	const [kind, data] = text.split("\n"); // at line feeds alone: names may have what a pattern takes for an end of line
+	if (!data || !data.startsWith("data: ")) {
+		return; // a comment
 	}
-	const value = JSON.parse(data[1]);
-	if (kind[1] === "fleet") {
+	const value = JSON.parse(data.slice(6));
+	if (kind === "event: fleet") {
 		seen.coming = value;
-	} else if (kind[1] === "now") {
+	} else if (kind === "event: now") {
 		tries = 0;
 		link("live", "live");
 		$("lost").hidden = true;

@@ -26,6 +26,7 @@
 #define FLOWS 1024     /* pairs of engines that are shown; others are counted together */
 #define FLOW_TRIES 16
 #define FAILURES 20 /* of the last requests that failed */
+#define LATER_US 1000000 /* a request may have ended since the step has read the clock; more cannot be */
 #define NO_ROW UINT32_MAX
 #define NO_VERSION UINT64_MAX
 
@@ -384,7 +385,7 @@ look_at_next(struct status_sample *s, uint64_t now_us)
 	struct note note;
 
 	if (note_ended(s->w->seg, s->worker, ++s->seen[s->worker], &note) &&
-		note.now.at_us <= now_us && is_failure(&note))
+		note.now.at_us <= now_us + LATER_US && is_failure(&note))
 		keep_failure(s, &note);
 }
 
