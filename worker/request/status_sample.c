@@ -26,7 +26,8 @@
 #define FLOWS 1024     /* pairs of engines that are shown; others are counted together */
 #define FLOW_TRIES 16
 #define FAILURES 20 /* of the last requests that failed */
-#define LATER_US 1000000 /* a request may have ended since the step has read the clock; more cannot be */
+#define LATER_US                                                                                   \
+	1000000 /* a request may have ended since the step has read the clock; more cannot be */
 #define NO_ROW UINT32_MAX
 #define NO_VERSION UINT64_MAX
 
@@ -54,8 +55,9 @@ struct status_sample {
 
 	struct note failures[FAILURES]; /* the last first */
 	uint32_t nfailures;
-	uint64_t *seen; /* [worker slots]: number of the last request that was looked at (notes_ended()) */
-	uint64_t last;  /* of `worker`, when its turn began */
+	uint64_t *
+		seen; /* [worker slots]: number of the last request that was looked at (notes_ended()) */
+	uint64_t last; /* of `worker`, when its turn began */
 };
 
 /* --- text --------------------------------------------------------------------------------------- */
