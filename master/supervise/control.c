@@ -47,7 +47,7 @@ struct client {
 	struct requests *requests; /* of WAITS_FOR_REQUESTS, else NULL */
 	struct event
 		*ev_part; /* pending: the next part of its answer is due; NULL until it is needed */
-	bool heard;       /* fact: a command of it was run */
+	bool served;      /* fact: a command of it was run */
 	bool ended;       /* the client has closed its side: no command follows */
 	bool closing;     /* the connection is closed when the output is written */
 };
@@ -474,7 +474,7 @@ run_lines(struct client *cl)
 			*out = bufferevent_get_output(cl->bev);
 
 	while (cl->waits_for == 0 && evbuffer_get_length(out) == 0 && read_line(cl)) {
-		cl->heard = true;
+		cl->served = true;
 		run_line(cl, cl->line);
 		end_line(cl);
 	}
@@ -821,7 +821,7 @@ control_is_quiet(const struct control *c)
 	if (c == NULL)
 		return true;
 	TAILQ_FOREACH(cl, &c->clients, link)
-	if (!cl->heard || cl->line != NULL || cl->waits_for != 0 ||
+	if (!cl->served || cl->line != NULL || cl->waits_for != 0 ||
 		evbuffer_get_length(bufferevent_get_output(cl->bev)) > 0)
 		return false;
 	return true;
