@@ -178,7 +178,7 @@ next_level(uint64_t word, uint64_t now_ms, const struct conf_ejection *conf)
 	const uint64_t back_ms = eject_word_back_ms(word);
 	const uint32_t level = level_of(word);
 
-	if (back_ms == 0 || now_ms - back_ms >= time_of(conf, level))
+	if (back_ms == 0 || now_ms >= back_ms + time_of(conf, level))
 		return 0;
 	return level < LEVEL_MAX ? level + 1 : level;
 }

@@ -4,11 +4,21 @@
 #include <sys/time.h>
 #include <time.h>
 
+/*
+ * A worker holds the clock while it handles what one socket has brought: a request asks for the time 40 times, which would
+ * cost it 3% of its CPU.  Code that waits for a time must not run then.
+ */
+void clock_hold(void);
+void clock_go_on(void);
+extern uint64_t clock_held_us; /* private to the clock; 0: not held */
+
 static inline uint64_t
 clock_us(void)
 {
 	struct timespec ts;
 
+	if (clock_held_us != 0)
+		return clock_held_us;
 	(void)clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000u;
 }

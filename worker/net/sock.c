@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "shm/base/clock.h"
 #include "shm/base/mem.h"
 #include "worker/base/core.h"
 #include "worker/net/tls.h"
@@ -300,10 +301,12 @@ on_readable(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
+	clock_hold();
 	if (s->tls != NULL)
 		readable_tls(s);
 	else
 		s->on_read(s->arg);
+	clock_go_on();
 }
 
 /* The connect has ended: SO_ERROR has the result. */
