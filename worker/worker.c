@@ -403,6 +403,7 @@ worker_main(const struct heritage *h)
 	while (!finished(w)) {
 		proc_heartbeat(w->seg, w->slot, clock_ms());
 		worker_follow(w);
+		worker_turn(w);
 		if (event_base_loop(w->base,
 			    EVLOOP_ONCE | (blocks_turn(&w->blocks) ? EVLOOP_NONBLOCK : 0)) == -1)
 			abort();

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/metrics.h"
 #include "shm/stored.h"
@@ -49,6 +50,9 @@ TAILQ_HEAD(endpoint_list, endpoint);
 
 #define WORKER_BUF (64u << 10) /* one read(2); a paced event is under 1 KiB, a burst fills it */
 
+/* a turn takes 1 ms with 32 busy connections */
+#define WORKER_TURN_YOUNG_US 5000
+
 enum worker_phase {
 	WORKER_WAITS,  /* until its configuration is in force */
 	WORKER_SERVES, /* accepts */
@@ -82,6 +86,9 @@ struct worker {
 	 * tick.  And: a worker without a heartbeat since then has no share of the connections. */
 	uint64_t waiting_since_ms, alive_since_ms;
 	bool ticking;
+
+	uint64_t turn;    /* of the loop */
+	uint64_t turn_us; /* when the first socket of this turn was handled; 0: none was */
 
 	struct client_list clients;
 	/* freed after the turn, so that a late callback finds a live object */
@@ -151,6 +158,28 @@ worker_gauge(struct worker *w, enum metric_gauge g, int64_t n)
 {
 	w->gauges[g] += n;
 	w->slab->gauges[g] = w->gauges[g];
+}
+
+/* A new turn of the loop begins; a socket is handled in it. */
+static inline void
+worker_turn(struct worker *w)
+{
+	w->turn++;
+	w->turn_us = 0;
+}
+
+static inline void
+worker_turn_handles(struct worker *w)
+{
+	if (w->turn_us == 0)
+		w->turn_us = clock_us();
+}
+
+/* Returns true if what the turn's epoll_wait() has found of a socket is still worth to be believed. */
+static inline bool
+worker_turn_is_young(const struct worker *w)
+{
+	return w->turn_us != 0 && clock_us() - w->turn_us < WORKER_TURN_YOUNG_US;
 }
 
 /* Starts the tick if it is stopped.  Code that sets a deadline calls it. */

@@ -37,6 +37,9 @@ struct endpoint {
 	char *url, *authority, *host, *prefix;
 	uint64_t life; /* of its engine, when the endpoint was last chosen: shm/restart.h */
 	struct upconn_list idle; /* most recently used first */
+	/* the first of them that was idle when the turn `polled_turn` began, and those behind it; NULL: none */
+	struct upconn *polled;
+	uint64_t polled_turn;
 
 	/* the table's values at `table_version`; connectors copy what they keep */
 	uint64_t table_version;

@@ -302,6 +302,7 @@ on_readable(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	clock_hold();
+	worker_turn_handles(s->w);
 	if (s->tls != NULL)
 		readable_tls(s);
 	else
@@ -395,6 +396,13 @@ sock_is_quiet(struct sock *s)
 	if (s->tls != NULL)
 		return tls_read(s->tls, &c, 1) == -EAGAIN && !s->tls->ahead;
 	return recv(s->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == -1 && errno == EAGAIN;
+}
+
+bool
+sock_is_due(const struct sock *s)
+{
+	/* event_pending() does not tell an event that is active from one that was added */
+	return (s->ev_read.ev_evcallback.evcb_flags & EVLIST_ACTIVE) != 0;
 }
 
 /* Queues the bytes after the first `done` bytes. */

@@ -72,6 +72,8 @@ ssize_t sock_peek(struct sock *s, void *buf, size_t n);
 /* Returns true if the connection is open and the peer has sent nothing that a read would return.  Over TLS such bytes are
  * read and lost, and messages of TLS itself are none: the socket is not to be used if this is false. */
 bool sock_is_quiet(struct sock *s);
+/* Returns true if the loop has found the socket readable, and has not told its user so yet: its turn is to come. */
+bool sock_is_due(const struct sock *s);
 /* What was written lacks its end: a peer that speaks TLS sees that, when the socket ends. */
 void sock_cut(struct sock *s);
 /* Closes the fd and frees the queue.  Idempotent. */
