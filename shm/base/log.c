@@ -22,6 +22,7 @@
 #include "shm/base/clock.h"
 
 #define LINE_MAX_BYTES 4096 /* PIPE_BUF: a pipe accepts that much in one piece, or nothing */
+#define HELD_BYTES (8 * LINE_MAX_BYTES)
 #define PIPE_DEFAULT (64 << 10)
 #define PIPE_BYTES (1 << 20) /* the most without privileges: /proc/sys/fs/pipe-max-size */
 #define LATE_BYTES                                                                                 \
@@ -59,9 +60,10 @@ static struct {
 	void *errors_arg;
 } self = {.process = "-", .level = LOG_L_INFO, .journal_fd = -1};
 
-/* Lines that wait: one write of all of them is not mixed with those of other processes either. */
+/* Lines that wait: one write of all of them is not mixed with those of other processes either.  A file takes any number
+ * in one piece. */
 static struct {
-	char b[LINE_MAX_BYTES];
+	char b[HELD_BYTES];
 	size_t n;
 	uint64_t lines;
 } held;
@@ -776,7 +778,7 @@ hold_line(enum log_level level, const char *msg, const struct log_field *fields,
 	struct line l;
 
 	make_line(&l, level, msg, fields, n);
-	if (l.n > sizeof(held.b) - held.n)
+	if (held.n + l.n > (self.sink == S_IFREG ? HELD_BYTES : LINE_MAX_BYTES))
 		log_flush();
 	memcpy(held.b + held.n, l.b, l.n);
 	held.n += l.n;

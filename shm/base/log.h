@@ -3,8 +3,8 @@
  * (log_format).  When stderr is the journal ($JOURNAL_STREAM), the line begins with journald's level prefix and has no
  * time: "<6>msg=... key=value ...".
  *
- * A line is at most 4 KiB, and so is each write(2) of whole lines, so lines of several processes never mix; longer
- * lines are clipped.  A line that stderr would not accept at once is dropped: no process ever waits for
+ * A line is at most 4 KiB, and so is each write(2) of whole lines to anything but a file, so lines of several processes
+ * never mix; longer lines are clipped.  A line that stderr would not accept at once is dropped: no process ever waits for
  * its log.  Once stderr takes bytes again, one line says how many were dropped.  Text from outside is
  * quoted and escaped, and clipped to 256 bytes a field.
  *

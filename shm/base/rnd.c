@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DRAWN 64 /* numbers at once: a request takes three */
+#define DRAWN 512 /* numbers at once: a request takes three */
 
 static struct {
 	uint64_t v[DRAWN];

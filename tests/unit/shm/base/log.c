@@ -565,6 +565,35 @@ Test(base_log, held_lines_are_written_before_they_are_more_than_4_KiB)
 	cr_assert_eq(next, 100);
 }
 
+/* A file takes them in one piece; they are bounded all the same. */
+Test(base_log, held_lines_of_a_file_are_written_together)
+{
+	FILE *file = tmpfile();
+	struct stat st;
+	unsigned lines = 0;
+
+	cr_assert_neq(dup2(fileno(file), STDERR_FILENO), -1);
+	log_init("worker", 3);
+	log_hold();
+	for (; lines < 200; lines++)
+		log_info("line", LOG_U("i", lines));
+	cr_assert_eq(fstat(fileno(file), &st), 0);
+	cr_assert_eq(st.st_size, 0, "200 lines are more than 4 KiB");
+	for (; st.st_size == 0 && lines < 2000; lines++) {
+		log_info("line", LOG_U("i", lines));
+		cr_assert_eq(fstat(fileno(file), &st), 0);
+	}
+	cr_assert(st.st_size > 16384 && st.st_size <= 32768, "%ld", (long)st.st_size);
+	log_flush();
+	rewind(file);
+	for (unsigned i = 0; i < lines; i++) {
+		cr_assert_not_null(fgets(got, sizeof(got), file));
+		cr_assert_eq(strtoul(strstr(got, " i=") + 3, NULL, 10), i);
+	}
+	cr_assert_null(fgets(got, sizeof(got), file));
+	(void)fclose(file);
+}
+
 Test(base_log, held_lines_that_find_no_room_are_counted)
 {
 	uint64_t counted = 0;
