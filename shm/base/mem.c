@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define SMALL 1032 /* bytes: the most that glibc keeps in that list, cleared() */
+
 static _Thread_local struct {
 	bool checked, open, exempt;
 } section;
@@ -116,13 +118,26 @@ must(void *p)
 	abort();
 }
 
+/* glibc's calloc() takes nothing from the list of small pieces that were freed last, which malloc() takes from at once. */
+static void *
+cleared(size_t n, size_t size)
+{
+	size_t bytes;
+	void *p;
+
+	if (__builtin_mul_overflow(n, size, &bytes) || bytes > SMALL)
+		return calloc(n, size);
+	p = malloc(bytes);
+	return p != NULL ? memset(p, 0, bytes) : NULL;
+}
+
 static void *
 zero(size_t n, size_t size)
 {
-	void *p = calloc(n, size);
+	void *p = cleared(n, size);
 
 	if (p == NULL && mem_give_up_reserve())
-		p = calloc(n, size);
+		p = cleared(n, size);
 	return p;
 }
 
