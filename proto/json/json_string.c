@@ -5,8 +5,50 @@
 #include "proto/json/json_string.h"
 
 #include <assert.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include "proto/json/utf8.h"
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static const uint8_t *
+skip_avx2(const uint8_t *p, const uint8_t *end)
+{
+	const __m256i blank = _mm256_set1_epi8(' '), quote = _mm256_set1_epi8('"'),
+		      backslash = _mm256_set1_epi8('\\');
+
+	for (; end - p >= 64; p += 64) {
+		const __m256i a = _mm256_loadu_si256((const __m256i *)p),
+			      b = _mm256_loadu_si256((const __m256i *)(p + 32));
+		/* signed, as in json_peculiar() */
+		const __m256i low =
+			_mm256_or_si256(_mm256_cmpgt_epi8(blank, a), _mm256_cmpgt_epi8(blank, b));
+		const __m256i quotes =
+			_mm256_or_si256(_mm256_cmpeq_epi8(a, quote), _mm256_cmpeq_epi8(b, quote));
+		const __m256i backslashes = _mm256_or_si256(
+			_mm256_cmpeq_epi8(a, backslash), _mm256_cmpeq_epi8(b, backslash));
+		const __m256i bad = _mm256_or_si256(low, _mm256_or_si256(quotes, backslashes));
+
+		if (!_mm256_testz_si256(bad, bad))
+			break;
+	}
+	return p;
+}
+
+const uint8_t *
+json_skip_wide(const uint8_t *p, const uint8_t *end)
+{
+	return __builtin_cpu_supports("avx2") ? skip_avx2(p, end) : p;
+}
+#else
+const uint8_t *
+json_skip_wide(const uint8_t *p, const uint8_t *end)
+{
+	(void)end;
+	return p;
+}
+#endif
 
 static int
 hex_digit(uint8_t b)

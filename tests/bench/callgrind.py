@@ -92,7 +92,8 @@ def measure(name, n, keep):
 def toolchain():
     """Other instructions come from another compiler.  The program names its own."""
     by = re.findall(rb"(?:GCC|clang)[ :][ -~]*", (BIN / "pdrouter").read_bytes())
-    return f"{by[0].decode()}, {platform.machine()}, libc {platform.libc_ver()[1]}"
+    wide = "avx2" in Path("/proc/cpuinfo").read_text().split()  # long strings of JSON take other instructions without it
+    return f"{by[0].decode()}, {platform.machine()}{' avx2' if wide else ''}, libc {platform.libc_ver()[1]}"
 
 
 def write(keep):

@@ -50,3 +50,25 @@ Test(skip_plain, a_byte_before_another_one)
 	every_byte_at_every_place(0);
 	every_byte_at_every_place(0xff);
 }
+
+/* Long enough for the widest vectors, at each alignment. */
+Test(skip_plain, a_byte_of_a_long_text)
+{
+	static const uint8_t bytes[] = {'"', '\\', 0x1f, 0, 0x80, 0xff, ' ', 0x7f};
+	uint8_t text[400];
+
+	memset(text, 'a', sizeof(text));
+	for (size_t n = 2 * JSON_WIDE; n < 2 * JSON_WIDE + 64; n++) {
+		for (size_t at = 0; at < n; at++) {
+			for (size_t b = 0; b < sizeof(bytes); b++) {
+				uint8_t *p = text + n % 64;
+
+				p[at] = bytes[b];
+				cr_assert_eq(json_skip_plain(p, p + n) - p, one_by_one(p, n),
+					"byte %u at %zu of %zu", bytes[b], at, n);
+				p[at] = 'a';
+			}
+		}
+	}
+	cr_assert_eq(json_skip_plain(text, text + 300) - text, 300);
+}
