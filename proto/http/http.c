@@ -12,9 +12,9 @@
  * How it works.  A head is read three times, each time for one purpose:
  *
  *    1. read_head() reads the raw lines and applies the table of refusals (http_rules.h).  It alone
- *       decides the framing, and it counts the lines.
- *    2. http-parser reads the same bytes; its callbacks store the spans.  It must see as many fields
- *       as there are lines: messages get smuggled where two readers disagree.
+ *       decides the framing, and it stores the fields.
+ *    2. http-parser reads the same bytes.  It must see the same fields at the same places: messages
+ *       get smuggled where two readers disagree.
  *    3. The rest carries no risk: hop-by-hop marks, keep-alive, path and query.
  */
 
@@ -445,31 +445,39 @@ typedef int field_handler(struct reader *, struct span value);
 enum { IN_REQUESTS = 1 << HTTP_KIND_REQUEST, IN_BOTH = IN_REQUESTS | 1 << HTTP_KIND_RESPONSE };
 
 // clang-format off
+/* Lower-case name, hop, in which kinds of head the handler is called, handler. */
+#define FIELDS(X) \
+	X("host",              false, IN_REQUESTS, see_host) \
+	X("content-length",    false, IN_BOTH,     see_length) \
+	X("expect",            false, IN_REQUESTS, see_expect) \
+	X("connection",        true,  IN_BOTH,     see_connection) \
+	X("transfer-encoding", true,  IN_BOTH,     see_coding) \
+	X("keep-alive",        true,  0,           NULL) \
+	X("te",                true,  0,           NULL) \
+	X("trailer",           true,  0,           NULL) \
+	X("upgrade",           true,  0,           NULL)
+
+#define FIELD_ROW(name, hop, kinds, see) {name, sizeof(name) - 1, hop, kinds, see},
+#define FIELD_LENGTH(name, hop, kinds, see) | 1u << (sizeof(name) - 1)
+// clang-format on
+
 static const struct field {
 	const char *name;
 	size_t n;
 	bool hop;
-	int kinds; /* in which the handler is called */
+	int kinds;
 	field_handler *see;
-} fields[] = {
-#define FIELD(name, hop, kinds, see) {name, sizeof(name) - 1, hop, kinds, see}
-	FIELD("host",              false, IN_REQUESTS, see_host),
-	FIELD("content-length",    false, IN_BOTH,     see_length),
-	FIELD("expect",            false, IN_REQUESTS, see_expect),
-	FIELD("connection",        true,  IN_BOTH,     see_connection),
-	FIELD("transfer-encoding", true,  IN_BOTH,     see_coding),
-	FIELD("keep-alive",        true,  0,           NULL),
-	FIELD("te",                true,  0,           NULL),
-	FIELD("trailer",           true,  0,           NULL),
-	FIELD("upgrade",           true,  0,           NULL),
-#undef FIELD
-};
-// clang-format on
+} fields[] = {FIELDS(FIELD_ROW)};
+
+/* Bit n: a field of the table has a name of n bytes. */
+static const uint32_t field_lengths = 0 FIELDS(FIELD_LENGTH);
 
 /* NULL: nothing is known of it. */
 static const struct field *
 field_of(struct span name)
 {
+	if (name.n >= 32 || (field_lengths >> name.n & 1) == 0)
+		return NULL;
 	for (const struct field *f = fields; f < fields + sizeof(fields) / sizeof(fields[0]); f++)
 		if (f->n == name.n && span_letters(name.p, f->name, name.n))
 			return f;
@@ -500,19 +508,19 @@ http_is_ours(struct span name)
 }
 
 static int
-see_field(struct reader *rd, struct span name, struct span value)
+see_field(struct reader *rd, struct http_header *h)
 {
-	const struct field *f = field_of(name);
+	const struct field *f = field_of(h->name);
 
-	rd->h->headers[rd->nlines].hop = is_hop(name, f);
-	return f != NULL && (f->kinds & 1 << rd->kind) != 0 ? f->see(rd, value) : 0;
+	h->hop = is_hop(h->name, f);
+	return f != NULL && (f->kinds & 1 << rd->kind) != 0 ? f->see(rd, h->value) : 0;
 }
 
 static int
 read_field(struct reader *rd, struct span line)
 {
+	struct http_header *f;
 	size_t n = 0;
-	int r;
 
 	if (is_blank(line.p[0]))
 		return refuse(R_FOLDED);
@@ -526,10 +534,10 @@ read_field(struct reader *rd, struct span line)
 		return refuse(R_EMPTY_NAME);
 	if (rd->nlines == HTTP_MAX_HEADERS)
 		return refuse(R_MANY_FIELDS);
-	r = see_field(rd, (struct span){line.p, n},
-		span_trim((struct span){line.p + n + 1, line.n - n - 1}));
-	rd->nlines++;
-	return r;
+	f = &rd->h->headers[rd->nlines++];
+	f->name = (struct span){line.p, n};
+	f->value = span_trim((struct span){line.p + n + 1, line.n - n - 1});
+	return see_field(rd, f);
 }
 
 /* What no single line shows. */
@@ -585,10 +593,9 @@ on_field(http_parser *hp, const char *p, size_t n)
 {
 	struct reader *rd = hp->data;
 
-	if (rd->nseen == rd->nlines)
+	if (rd->nseen == rd->nlines || rd->h->headers[rd->nseen].name.p != p ||
+		rd->h->headers[rd->nseen].name.n != n)
 		return -1;
-	rd->h->headers[rd->nseen].name = (struct span){p, n};
-	rd->h->headers[rd->nseen].value = (struct span){p + n, 0};
 	rd->nseen++;
 	return 0;
 }
@@ -596,12 +603,14 @@ on_field(http_parser *hp, const char *p, size_t n)
 static int
 on_value(http_parser *hp, const char *p, size_t n)
 {
-	struct reader *rd = hp->data;
+	const struct reader *rd = hp->data;
+	struct span value;
 
 	if (rd->nseen == 0)
 		return -1;
-	rd->h->headers[rd->nseen - 1].value = span_trim((struct span){p, n});
-	return 0;
+	/* it keeps the blanks behind a value */
+	value = rd->h->headers[rd->nseen - 1].value;
+	return value.n == 0 || (value.p == p && value.n <= n) ? 0 : -1;
 }
 
 static int

@@ -141,9 +141,10 @@ struct splice_scan {
 	const uint8_t *text, *p, *end;
 	/* the step's end: a value that is a string or a list of integers goes on in the next one */
 	const uint8_t *until;
-	struct open_string string;   /* the value that goes on; start = NULL: none */
-	struct splice *s;            /* NULL while looking for `name` */
-	const char *name;            /* the one member splice_member_raw() wants */
+	struct open_string string; /* the value that goes on; start = NULL: none */
+	struct splice *s;          /* NULL while looking for `name` */
+	const char *name;          /* the one member splice_member_raw() wants */
+	size_t name_len;
 	struct splice_member wanted; /* end = 0: not met */
 	struct splice_member *open;  /* member whose value is being read, if recorded */
 	struct splice_member *last;  /* member before, if recorded: learns its `next` */
@@ -338,7 +339,7 @@ claim_member(struct splice_scan *c, const struct str *key, struct splice_member 
 	static_assert(SK_N_KEYS <= 64, "met has a bit for every key");
 	*ret_member = NULL;
 	if (c->s == NULL) {
-		if (key_is(key, c->name, strlen(c->name)))
+		if (key_is(key, c->name, c->name_len))
 			*ret_member = &c->wanted;
 		return true;
 	}
@@ -446,18 +447,30 @@ read_name(struct splice_scan *c, enum role in, size_t comma, enum role *ret_role
 	return true;
 }
 
+/* Passes the name of a member whose value has no role. */
+static inline bool
+pass_name(struct splice_scan *c)
+{
+	const uint8_t *p = json_skip_plain(c->p + 1, c->end);
+	struct str key;
+
+	if (p == c->end || *p != '"')
+		return read_peculiar_string(c, p, &key);
+	c->p = p + 1;
+	return true;
+}
+
 /* Reads `"key" :` of a member and says which role its value has. */
 static bool
 read_key(struct splice_scan *c, size_t comma, enum role *ret_role)
 {
 	enum role in = c->level[c->depth - 1] & LEVEL_ROLE;
-	struct str key;
 
 	if (c->p == c->end)
 		return fail_early(c);
 	if (*c->p != '"')
 		return fail(c, "expected a member's name in quotes");
-	if (in == R_NONE ? !read_string(c, &key) : !read_name(c, in, comma, ret_role))
+	if (in == R_NONE ? !pass_name(c) : !read_name(c, in, comma, ret_role))
 		return false;
 	skip_blanks(c);
 	if (c->p == c->end)
@@ -867,6 +880,7 @@ splice_member_raw(const char *text, size_t len, const char *name, struct splice_
 	struct splice_scan c = scan_of(text, len);
 
 	c.name = name;
+	c.name_len = strlen(name);
 	if (!read_body(&c))
 		return -1;
 	if (c.wanted.end == 0)
