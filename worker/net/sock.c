@@ -75,7 +75,7 @@ sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent)
 	const int idle_s = ms < 2000 ? 1 : (int)(ms / 2000),
 		  each_s = ms < 4000 ? 1 : (int)(ms / 4000);
 	const int on = ms > 0, probes = PEER_PROBES;
-	const unsigned int user_ms = unsent ? (unsigned int)ms : 0;
+	const unsigned int user_ms = (unsigned int)ms;
 
 	(void)setsockopt(s->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 	if (!on)
@@ -83,7 +83,8 @@ sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent)
 	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
 	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPINTVL, &each_s, sizeof(each_s));
 	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_ms, sizeof(user_ms));
+	if (unsent)
+		(void)setsockopt(s->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_ms, sizeof(user_ms));
 }
 
 bool
