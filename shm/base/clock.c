@@ -10,6 +10,13 @@ clock_hold(void)
 }
 
 void
+clock_renew(void)
+{
+	if (clock_held_us != 0)
+		clock_hold();
+}
+
+void
 clock_go_on(void)
 {
 	clock_held_us = 0;

@@ -10,6 +10,8 @@
  */
 void clock_hold(void);
 void clock_go_on(void);
+/* If it is held: at the present time from now on. */
+void clock_renew(void);
 extern uint64_t clock_held_us; /* private to the clock; 0: not held */
 
 static inline uint64_t

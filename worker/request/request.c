@@ -208,8 +208,10 @@ static void
 req_end(struct req *req, enum req_end end)
 {
 	struct worker *w = req->w;
-	uint64_t now_us = clock_us();
+	uint64_t now_us;
 
+	clock_renew(); /* what the first byte and the end have come with took some time, too */
+	now_us = clock_us();
 	req->job.end = end;
 	wait_leave(&req->plan.waiter);
 	scan_end(req);

@@ -23,10 +23,16 @@ Test(base_clock, it_is_held_and_goes_on)
 	until_after(held + 1000);
 	cr_expect_eq(clock_us(), held);
 	cr_expect_eq(clock_ms(), held / 1000);
-	clock_hold();
+	clock_renew();
 	cr_expect_gt(clock_us(), held, "it is read anew");
 	held = clock_us();
+	until_after(held);
+	cr_expect_eq(clock_us(), held);
 	clock_go_on();
 	until_after(held);
 	cr_expect_gt(clock_us(), held);
+	clock_renew();
+	held = clock_us();
+	until_after(held);
+	cr_expect_gt(clock_us(), held, "it was not held");
 }
