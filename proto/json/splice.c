@@ -451,11 +451,11 @@ read_name(struct splice_scan *c, enum role in, size_t comma, enum role *ret_role
 static inline bool
 pass_name(struct splice_scan *c)
 {
-	const uint8_t *p = json_skip_plain(c->p + 1, c->end);
+	const uint8_t *end = piece_end(c), *p = json_skip_plain(c->p + 1, end);
 	struct str key;
 
-	if (p == c->end || *p != '"')
-		return read_peculiar_string(c, p, &key);
+	if (p == end || *p != '"')
+		return read_peculiar_string(c, p, end, &key);
 	c->p = p + 1;
 	return true;
 }
