@@ -58,6 +58,7 @@ struct prober {
 	const struct conf *conf; /* in force; NULL before the first one */
 	const struct probe_ops *ops;
 	uint64_t shortage_ms; /* clock_ms() when a shortage was last logged; 0: never */
+	uint32_t often;       /* engines whose load of others changes; W: scrape.c */
 };
 
 /* What an engine reports about itself; "" and 0: it has not. */

@@ -33,6 +33,8 @@ struct scrape {
 	uint64_t turnover;    /* ep_turnover() when it was */
 	uint32_t former;      /* the figure of the scrape before this one */
 	uint64_t interval_ms; /* the turn was armed by */
+	uint32_t counted;     /* the load of others that counts, of the last page */
+	uint32_t often;       /* so many scrapes more follow soon */
 	struct belief belief;
 	char unknown
 		[64]; /* why the load is unknown; "": it is known.  The change has been logged */
@@ -46,11 +48,24 @@ rest_for(struct scrape *s, uint64_t ms)
 	turn_after(&s->turn, ms);
 }
 
+/* The one place that counts the engines that are scraped often. */
+static void
+set_often(struct scrape *s, uint32_t often)
+{
+	s->engine->prober->often += (often > 0) - (s->often > 0);
+	s->often = often;
+}
+
 static void
 rest(struct scrape *s)
 {
-	uint64_t interval = s->absent ? ABSENT_MS : s->engine->prober->conf->stats_interval_ms;
+	const struct prober *p = s->engine->prober;
+	uint64_t interval = p->conf->stats_interval_ms;
 
+	if (s->absent)
+		interval = ABSENT_MS;
+	else if (s->often > 0)
+		interval = scrape_often_ms(interval, p->often);
 	rest_for(s, engine_wait_ms(s->engine, clock_ms(), interval));
 }
 
@@ -171,6 +186,9 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 			.exact = s->turnover == ep_turnover(seg, slot)},
 		&counts);
 	figures.absurd = why != NULL;
+	if (counts != s->counted)
+		set_often(s, SCRAPE_OFTEN_FOR);
+	s->counted = counts;
 	load_foreign_set(seg, slot, counts, figures.at_ms);
 	ep_scrape_set(seg, slot, &figures);
 	return why;
@@ -236,8 +254,11 @@ on_answer(const struct probe_answer *a, void *arg)
 {
 	struct scrape *s = arg;
 	struct engine *e = s->engine;
-	const char *why = read_page(s, a);
+	const char *why;
 
+	if (s->often > 0)
+		set_often(s, s->often - 1);
+	why = read_page(s, a);
 	free(s->page);
 	s->page = NULL;
 	if (a->local)
@@ -277,6 +298,7 @@ scrape_stop(struct engine *e)
 
 	if (s == NULL)
 		return;
+	set_often(s, 0);
 	probe_free(&s->probe);
 	turn_cancel(&s->turn);
 	free(s->page);

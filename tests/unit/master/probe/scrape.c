@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "master/probe/scrape.h"
 #include "shm/prefix.h"
 
 #define RUNNING(n) "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nvllm:num_requests_running " n "\n"
@@ -82,6 +83,40 @@ Test(scrape, lasting_foreign_load_is_seen_beside_our_short_requests)
 	f->metrics = RUNNING("0");
 	one_scrape(f);
 	cr_assert_eq(foreign_of(f), 0, "less is believed at once");
+}
+
+Test(scrape, load_of_others_that_changes_is_looked_at_often)
+{
+	cr_expect_eq(scrape_often_ms(1000, 1), 250);
+	cr_expect_eq(scrape_often_ms(1000, 100), 400, "all together 250 a second");
+	cr_expect_eq(scrape_often_ms(1000, 2000), 1000, "never less often than the interval");
+	cr_expect_eq(scrape_often_ms(50, 1), 50);
+	cr_expect_eq(scrape_often_ms(400, 1), 250);
+	cr_expect_eq(scrape_often_ms(5000, 1), 1250);
+}
+
+Test(scrape, it_is_looked_at_often_until_it_stays_the_same)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	const struct prober *p;
+
+	f->metrics = RUNNING("0");
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 5000));
+	p = endpoint_of(f->url)->engine.prober;
+	one_scrape(f);
+	cr_expect_eq(p->often, 0);
+	f->metrics = RUNNING("8");
+	one_scrape(f);
+	cr_expect_eq(p->often, 1);
+	for (int i = 0; i < 16; i++)
+		one_scrape(f);
+	cr_expect_eq(p->often, 0, "as it was");
+	f->metrics = RUNNING("7");
+	one_scrape(f);
+	cr_expect_eq(p->often, 1);
+	scrape_stop(&endpoint_of(f->url)->engine);
+	cr_expect_eq(p->often, 0, "an engine that is not scraped any more");
 }
 
 Test(scrape, names_of_other_engines)
