@@ -58,6 +58,9 @@ prefix_cut_two(const struct prefix_secret *s, uint64_t root, const char *first, 
 	ret->n = 0;
 	ret->bytes = 0;
 	root = cut_on(s, root, first, nfirst, true, ret);
+	ret->part[0] = first;
+	ret->part[1] = prompt;
+	ret->first = ret->bytes;
 	(void)cut_on(s, root, prompt, n, false, ret);
 }
 
@@ -66,4 +69,14 @@ prefix_cut(const struct prefix_secret *s, uint64_t root, const char *prompt, siz
 	struct prefix_key *ret)
 {
 	prefix_cut_two(s, root, "", 0, prompt, n, ret);
+}
+
+uint64_t
+prefix_between(const struct prefix_key *key, uint32_t i)
+{
+	const uint32_t from = i > 0 ? key->end[i - 1] : 0;
+	const char *p =
+		from < key->first ? key->part[0] + from : key->part[1] + (from - key->first);
+
+	return XXH3_64bits(p, key->end[i] - from);
 }

@@ -28,6 +28,8 @@ struct prefix_key {
 	uint32_t bytes; /* of the whole prompt */
 	uint32_t end[PREFIX_CUTS];
 	uint64_t digest[PREFIX_CUTS];
+	const char *part[2]; /* where the prompt stood when it was cut, */
+	uint32_t first;      /* so many bytes of it in its first part */
 };
 
 /* The bytes from a cut at `at` to the next one. */
@@ -47,3 +49,6 @@ void prefix_cut(const struct prefix_secret *s, uint64_t root, const char *prompt
 /* The same of a prompt of two parts: behind the first one is a cut, too. */
 void prefix_cut_two(const struct prefix_secret *s, uint64_t root, const char *first, size_t nfirst,
 	const char *prompt, size_t n, struct prefix_key *ret);
+/* A hash of the bytes between cut i and the one before it, the same in all routers: no digest is, for the secrets differ.
+ * The prompt must still stand where it was cut. */
+uint64_t prefix_between(const struct prefix_key *key, uint32_t i);

@@ -19,6 +19,7 @@ struct cached {
 	struct prefix_secret secret;
 	struct prefix_key key;
 	struct prefix_found *found;
+	struct select_means (*means)[ROLE_N]; /* [pool id] */
 };
 
 struct cached *
@@ -32,14 +33,17 @@ cached_new(struct worker *w)
 	c = MEM_NEW(struct cached);
 	prefix_secret_make(&c->secret, hdr->seed);
 	c->found = prefix_found_new(hdr->max_endpoints);
+	c->means = mem_array(hdr->max_pools, sizeof(*c->means));
 	return c;
 }
 
 void
 cached_free(struct cached **pc)
 {
-	if (*pc != NULL)
+	if (*pc != NULL) {
 		free((*pc)->found);
+		free((*pc)->means);
+	}
 	free(*pc);
 	*pc = NULL;
 }
@@ -76,6 +80,7 @@ cached_look(struct worker *w, const struct demand *d, const struct connector *c,
 		if (matters(&s[r], c, one)) {
 			s[r].found = cached->found;
 			s[r].computes = r == ROLE_PREFILL || !connector_two_engines(c);
+			select_means_use(&cached->means[s[r].pool->id][r], &s[r]);
 		}
 }
 
@@ -84,15 +89,17 @@ cached_look(struct worker *w, const struct demand *d, const struct connector *c,
  * answer.  It waits at that engine behind this one, and then finds the beginning there.
  */
 void
-cached_keep(struct worker *w, const struct selection *s, const struct reservation *r)
+cached_keep(struct worker *w, const struct selection *s, struct reservation *r)
 {
 	const struct prefix_guess *guess = &r->guess;
 	struct prefix_taken taken;
 
-	if (s->found == NULL || guess->prompt == 0)
+	if (s->found == NULL || guess->prompt == 0 || r->kept)
 		return;
+	r->kept = true;
 	taken = prefix_insert(
 		w->seg, s->found->key, s->found->row, r->ep->slot, guess->prompt - guess->expected);
+	select_means_add(&w->cached->means[s->pool->id][s->role], s, r->tokens);
 	metric_add(w->slab, M_PREFIX_USED, taken.empty);
 	metric_add(w->slab, M_PREFIX_LOST, taken.fresh);
 }

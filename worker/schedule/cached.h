@@ -26,5 +26,6 @@ void cached_free(struct cached **);
  * a connector with one engine. */
 void cached_look(struct worker *w, const struct demand *d, const struct connector *c, enum role one,
 	struct selection s[ROLE_N]);
-/* The endpoint of the reservation was chosen by that selection: its engine will have the prompt. */
-void cached_keep(struct worker *w, const struct selection *s, const struct reservation *r);
+/* The endpoint of the reservation was chosen by that selection: its engine will have the prompt.  Once for a slot, also
+ * if another attempt takes the slot over. */
+void cached_keep(struct worker *w, const struct selection *s, struct reservation *r);

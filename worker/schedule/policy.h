@@ -38,6 +38,8 @@ struct policy_view {
 	uint32_t tokens;                  /* of the prompt */
 	uint32_t unit_tokens;             /* a unit of load counts for so many */
 	const struct prefix_found *found; /* who has which beginning of it; NULL: not known */
+	uint32_t
+		others; /* the share of the requests that are other routers', of SELECT_ALL_OTHERS */
 
 	bool keyed;   /* session and prefix: `key` is known; without one they are least_loaded */
 	uint64_t key; /* hash of the session's name or the prompt's start */
@@ -66,23 +68,23 @@ struct candidate {
 /* WEIGHT_ONE is weight 1 of the configuration: an endpoint that has just recovered has a part of it. */
 #define WEIGHT_ONE 256u
 
-/* 64 random bits (xorshift: for choosing, not for secrets). */
-static inline uint64_t
-policy_rnd(const struct policy_view *v)
+/* A random number below n, n > 0 (xorshift: for choosing, not for secrets). */
+static inline uint32_t
+policy_below(uint64_t *rnd, uint32_t n)
 {
-	uint64_t x = *v->rnd;
+	uint64_t x = *rnd;
 
 	x ^= x << 13;
 	x ^= x >> 7;
 	x ^= x << 17;
-	return *v->rnd = x;
+	*rnd = x;
+	return (uint32_t)((x >> 32) * n >> 32);
 }
 
-/* A random number below n, n > 0. */
 static inline uint32_t
 policy_rnd_below(const struct policy_view *v, uint32_t n)
 {
-	return (uint32_t)((policy_rnd(v) >> 32) * n >> 32);
+	return policy_below(v->rnd, n);
 }
 
 /* Weight of an endpoint that is slow, or that ramps up.  Not inlined: few are. */

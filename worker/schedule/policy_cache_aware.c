@@ -10,9 +10,17 @@
  * them until all others have a queue as long as that.  So what m engines have is priced at an m-th to those that do not:
  * who computes it does so for the requests to come, too.  What one engine has alone (a conversation) keeps its price.
  *
+ * Another router may have sent the beginning of this conversation to some engine.  What no engine is known to have is
+ * expected at its home, if other routers have a share of the requests.  The home follows from the bytes behind what is
+ * known, so all routers send the beginning to the same engine, and find it there.  What one engine alone has is the rest
+ * of a conversation, which needs no home.
+ *
  * A role whose load counts requests (prefill_load, decode_load) counts each as a mean prompt.
  */
+#include <math.h>
+
 #include "worker/schedule/policy.h"
+#include "worker/schedule/select.h"
 
 #include <math.h>
 
@@ -26,8 +34,16 @@
 static const uint32_t left_of[RUNNING] = {SHARE(1.), SHARE(1. / 2), SHARE(3. / 4), SHARE(5. / 6),
 	SHARE(7. / 8), SHARE(9. / 10), SHARE(11. / 12), SHARE(13. / 14)};
 
+/*
+ * So much of what is not known is taken for cached at the home, times the share of other routers: a quarter with two
+ * routers.  More makes requests wait there, less makes them miss it (tests/bench/README.md, "Two routers").
+ */
+#define AT_HOME(tokens) ((tokens) / 2)
+
 /* The price of what is behind a cut of the prompt, in tokens. */
 struct prices {
+	int home;                         /* index of the pick; -1: none */
+	uint64_t at_home;                 /* tokens less there */
 	bool cached;                      /* by any engine; if not, there is cut 0 alone: */
 	uint64_t behind[PREFIX_CUTS + 1]; /* the whole prompt */
 };
@@ -54,30 +70,50 @@ tokens_of(const struct prefix_found *found, uint32_t bytes)
 }
 
 static void
+set_home(const struct policy_view *v, struct prices *prices, uint32_t deepest)
+{
+	const struct prefix_key *key = v->found->key;
+	struct policy_view of;
+
+	if (deepest == key->n)
+		return;
+	of = *v;
+	of.key = prefix_between(key, deepest);
+	prices->home = policy_highest(&of, INFINITY);
+	prices->at_home = AT_HOME(prices->behind[deepest]) * v->others / SELECT_ALL_OTHERS;
+}
+
+static void
 set_prices(const struct policy_view *v, struct prices *ret)
 {
 	const struct prefix_found *found = v->found;
-	uint32_t have[PREFIX_CUTS + 1] = {0}, m = 0, n;
+	uint32_t have[PREFIX_CUTS + 1] = {0}, m = 0, n, deepest = 0;
 	const uint32_t *end;
 	uint64_t price;
 
+	ret->home = -1;
+	ret->at_home = 0;
 	ret->behind[0] = v->tokens;
 	for (uint32_t i = 0; found != NULL && i < v->n; i++)
 		have[cuts_at(found, v->picks[i].slot)]++;
 	ret->cached = found != NULL && have[0] < v->n;
-	if (!ret->cached)
-		return;
-	n = found->key->n;
-	end = found->key->end;
-	price = found->tokens - tokens_of(found, end[n - 1]);
-	ret->behind[n] = price;
-	for (uint32_t c = n; c > 0; c--) {
-		const uint64_t tokens = tokens_of(found, end[c - 1] - (c > 1 ? end[c - 2] : 0));
+	n = found != NULL ? found->key->n : 0;
+	if (ret->cached) {
+		end = found->key->end;
+		price = found->tokens - tokens_of(found, end[n - 1]);
+		ret->behind[n] = price;
+		for (uint32_t c = n; c > 0; c--) {
+			const uint64_t tokens =
+				tokens_of(found, end[c - 1] - (c > 1 ? end[c - 2] : 0));
 
-		m += have[c];
-		price += m > 1 ? tokens / m : tokens;
-		ret->behind[c - 1] = price;
+			deepest = deepest == 0 && have[c] > 0 ? c : deepest;
+			m += have[c];
+			price += m > 1 ? tokens / m : tokens;
+			ret->behind[c - 1] = price;
+		}
 	}
+	if (n > 0 && v->others > 0 && (deepest == 0 || have[deepest] > 1))
+		set_home(v, ret, deepest);
 }
 
 /* What the engine would have to compute, as the policy prices it.  Of its hit a part may be lost. */
@@ -95,14 +131,15 @@ price_at(const struct policy_view *v, const struct prices *prices, uint32_t slot
 
 /* A load without this request's part, in tokens, and the price. */
 static inline uint64_t
-cost_of(const struct policy_view *v, const struct prices *prices, uint32_t slot, uint64_t load)
+cost_of(const struct policy_view *v, const struct prices *prices, uint32_t i, uint64_t load)
 {
+	const uint32_t slot = v->picks[i].slot;
 	const uint64_t all = load * v->unit_tokens; /* below 2^57: only requests have a unit */
 	const uint64_t before = all < MOST ? all : MOST;
 	const uint32_t n = ep_load(ep_loads(v->seg, false), slot);
 
 	return (prices->cached && n < RUNNING ? before * left_of[n] >> SHARE_BITS : before) +
-	       price_at(v, prices, slot);
+	       price_at(v, prices, slot) - ((int)i == prices->home ? prices->at_home : 0);
 }
 
 static bool
@@ -119,7 +156,7 @@ consider(const struct policy_view *v, const struct prices *prices, uint32_t i, s
 
 	if (!policy_look(v, i, &c))
 		return;
-	cost = cost_of(v, prices, v->picks[i].slot, c.load - v->own);
+	cost = cost_of(v, prices, i, c.load - v->own);
 	if (lighter(cost, c.weight, best))
 		*best = (struct best){cost, c.weight, (int)i};
 }
@@ -133,7 +170,7 @@ look_at(const struct policy_view *v, const struct prices *prices, uint32_t from,
 
 	for (uint32_t i = from; i < to; i++)
 		/* the least it can be, as in policy_least_loaded.c */
-		if (lighter(cost_of(v, prices, picks[i].slot, ep_load(loads, picks[i].slot)),
+		if (lighter(cost_of(v, prices, i, ep_load(loads, picks[i].slot)),
 			    picks[i].weight * WEIGHT_ONE, best))
 			consider(v, prices, i, best);
 }
@@ -165,8 +202,7 @@ policy_cache_aware_costs(const struct policy_view *view, double ret[])
 	for (uint32_t i = 0; i < view->n; i++) {
 		ret[i] = INFINITY;
 		if (policy_look(view, i, &c) && c.weight > 0)
-			ret[i] = (double)cost_of(
-					 view, &prices, view->picks[i].slot, c.load - view->own) *
+			ret[i] = (double)cost_of(view, &prices, i, c.load - view->own) *
 				 WEIGHT_ONE / c.weight;
 	}
 }

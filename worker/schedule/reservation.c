@@ -83,6 +83,7 @@ reservation_move(struct worker *w, struct reservation *from, struct reservation 
 	to->state = RESERVATION_HELD;
 	to->tokens = from->tokens;
 	to->guess = from->guess;
+	to->kept = from->kept;
 	from->state = RESERVATION_NONE;
 	from->tokens = 0;
 }

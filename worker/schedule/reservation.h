@@ -30,6 +30,7 @@ struct reservation {
 	enum reservation_state state;
 	uint32_t tokens;           /* counted at the endpoint with the slot */
 	struct prefix_guess guess; /* cache_aware: what is expected in its cache */
+	bool kept;                 /* fact, with those: the prompt stands in the prefix index */
 	uint64_t life;             /* of the engine when it was chosen (shm/restart.h) */
 	uint64_t trial; /* the half-open trial that this request is (shm/eject.h); 0: none */
 	uint64_t busy;  /* the mark found at a busy endpoint (shm/busy.h); 0: not busy */

@@ -10,6 +10,7 @@
 #include "worker/schedule/policy.h"
 
 #define TRIES 64 /* lost races for the last slot of an endpoint before the selection says "full" */
+#define OTHERS_SHARE 64 /* the means of requests at an endpoint follow the last 64 or so looks */
 #define TRIAL_SPARE_MS 2000 /* until a timeout is acted on, and between the legs */
 
 static void
@@ -35,12 +36,39 @@ set_view(struct policy_view *v, const struct selection *s)
 		.tokens = s->tokens,
 		.unit_tokens = load == LOAD_TOKENS || s->mean_tokens == 0 ? 1 : s->mean_tokens,
 		.found = s->found,
+		.others = s->others,
 		.now_ms = s->now_ms,
 		.slow_start_ms = tp->slow_start_ms,
 		.foreign_max_age_ms = s->foreign_max_age_ms,
 		.keyed = s->keyed,
 		.key = s->key,
 		.rnd = s->rnd};
+}
+
+void
+select_means_use(struct select_means *m, struct selection *s)
+{
+	const struct table_pool *tp = s->pool;
+	const uint32_t n = tp->n[s->role];
+	struct ep_view e;
+
+	if (s->computes && m->work != 0)
+		s->mean_tokens = m->work;
+	if (n == 0)
+		return;
+	e = ep_view(s->seg, tp->picks[s->role][policy_below(s->rnd, n)].slot, s->now_ms,
+		s->foreign_max_age_ms);
+	m->own += (e.count - m->own) / OTHERS_SHARE;
+	m->others += (e.foreign - m->others) / OTHERS_SHARE;
+	if (m->others > 0)
+		s->others = (uint32_t)(SELECT_ALL_OTHERS * m->others / (m->own + m->others));
+}
+
+void
+select_means_add(struct select_means *m, const struct selection *s, uint32_t tokens)
+{
+	if (s->computes)
+		m->work = select_mean(m->work, tokens);
 }
 
 void

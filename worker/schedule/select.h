@@ -41,6 +41,8 @@ struct selection {
 	 * known */
 	const struct prefix_found *found;
 	bool computes; /* with those: what the engine does not have is its work, else the whole prompt is */
+	uint32_t
+		others; /* with those: the share of the requests that are other routers', of SELECT_ALL_OTHERS */
 
 	uint32_t mean_tokens; /* a request of another router is counted with so many */
 	uint64_t now_ms;
@@ -90,6 +92,19 @@ bool select_reach_further(struct selection s[ROLE_N], uint32_t roles, enum ep_aw
 uint32_t select_engines(const struct selection *s);
 /* Returns true if any endpoint could serve this now; after a failed select_reserve() such endpoints are full. */
 bool select_served(const struct selection *s);
+
+/* What a worker has learned about one role of a pool, for policy cache_aware. */
+struct select_means {
+	uint32_t work;      /* tokens of a prompt that an engine has to compute; 0: not known */
+	double own, others; /* requests at an endpoint, of this router and of others */
+};
+
+#define SELECT_ALL_OTHERS 256
+
+/* Before a selection whose `found` and `computes` are set: sets what the means are for, and looks at one endpoint more. */
+void select_means_use(struct select_means *m, struct selection *s);
+/* After it: so many tokens were reserved. */
+void select_means_add(struct select_means *m, const struct selection *s, uint32_t tokens);
 
 #define SELECT_ALL_GROUPS UINT64_MAX
 #define SELECT_BOTH_ROLES ((1u << ROLE_N) - 1)

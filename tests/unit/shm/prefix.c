@@ -554,3 +554,27 @@ Test(shm_prefix, sums_that_cannot_be_begin_again)
 	cr_expect_eq(prefix_sums(seg, 1).expected, 0);
 	cr_expect_eq(prefix_sums(seg, 1).prompt, 1000);
 }
+
+/* The same in routers with other secrets, and of the bytes of both parts. */
+Test(prefix, what_is_between_two_cuts_has_a_hash_of_its_own)
+{
+	static char a[1024], b[4096];
+	struct prefix_secret one, other;
+	struct prefix_key k, l;
+
+	prefix_secret_make(&one, (const uint64_t[2]){1, 2});
+	prefix_secret_make(&other, (const uint64_t[2]){3, 4});
+	prefix_cut_two(&one, 0, a, sizeof(a), b, sizeof(b), &k);
+	prefix_cut_two(&other, 0, a, sizeof(a), b, sizeof(b), &l);
+	for (uint32_t i = 0; i < k.n; i++) {
+		char *p = k.end[i] <= sizeof(a) ? a + k.end[i] : b + k.end[i] - sizeof(a);
+		const uint64_t was = prefix_between(&k, i);
+
+		cr_expect_eq(prefix_between(&l, i), was);
+		p[-1] ^= 1;
+		cr_expect_neq(prefix_between(&k, i), was, "%u", i);
+		if (i + 1 < k.n)
+			cr_expect_eq(prefix_between(&k, i + 1), prefix_between(&l, i + 1));
+		p[-1] ^= 1;
+	}
+}

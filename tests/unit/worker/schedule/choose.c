@@ -11,6 +11,7 @@
 #include "worker/base/core.h"
 #include "worker/base/facts.h"
 #include "worker/net/connpool.h"
+#include "worker/schedule/cached.h"
 #include "worker/schedule/shortage.h"
 
 enum { P, D, N }; /* one endpoint of each role, with one slot */
@@ -184,6 +185,44 @@ Test(choose, a_slot_that_has_moved_goes_back)
 	cr_assert_eq(old.of[ROLE_PREFILL].state, RESERVATION_HELD);
 	cr_assert_eq(old.of[ROLE_PREFILL].tokens, 70);
 	cr_assert_eq(w.owes, 0);
+}
+
+/* The engine computes the prompt once. */
+Test(choose, a_prompt_whose_slot_moves_is_counted_once_in_the_index)
+{
+	struct prefix_found *found = prefix_found_new(N);
+	struct prefix_key key = {
+		.n = 1, .bytes = PREFIX_STEP, .end = {PREFIX_STEP}, .digest = {4711}};
+	struct seg_sizes sizes = {.max_workers = 1,
+		.max_endpoints = N,
+		.max_pools = 1,
+		.flags_per_worker = 64,
+		.prefix_buckets = 64};
+	struct seg *without = w.seg;
+	uint64_t before;
+
+	cr_assert_eq(seg_new(&sizes, 1, &w.seg), 0);
+	for (uint32_t i = 0; i < N; i++) {
+		ep_slot_begin(w.seg, i);
+		ep_state_set(w.seg, i, EP_UP);
+	}
+	w.slab = seg_slab(w.seg, ME);
+	w.cached = cached_new(&w);
+	prefix_look(w.seg, &key, 1, 70, found);
+	for (enum role r = 0; r < ROLE_N; r++) {
+		s[r].seg = w.seg;
+		s[r].found = found;
+		s[r].computes = r == ROLE_PREFILL;
+	}
+	before = w.seg->prefix_engines[P].computed;
+	hold_old();
+	cr_expect_eq(w.seg->prefix_engines[P].computed, before + 70);
+	cr_assert_eq(choose_both(&w, s, &got, &old), CHOSEN_BOTH);
+	cr_expect_eq(got.of[ROLE_PREFILL].guess.prompt, 70);
+	cr_expect_eq(w.seg->prefix_engines[P].computed, before + 70);
+	cached_free(&w.cached);
+	free(found);
+	seg_free(&without);
 }
 
 /* The failed attempt has no slot there any more, so none that was taken for another attempt becomes its own. */

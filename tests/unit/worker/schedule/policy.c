@@ -12,6 +12,7 @@
 #include "shm/eject.h"
 #include "shm/load.h"
 #include "worker/schedule/policy.h"
+#include "worker/schedule/select.h"
 
 #define N 4
 #define MAX 512
@@ -1040,6 +1041,52 @@ Test(policy, an_engine_that_lacks_what_all_others_have_gets_its_share)
 	cr_expect_eq(policy_cache_aware(&view), 0, "200 is more");
 	know((uint32_t[N]){0, 4, 0, 0});
 	cr_expect_eq(policy_cache_aware(&view), 1, "what one has alone keeps its price");
+	free(found);
+}
+
+/* Two routers with one fleet find what the other one has sent. */
+Test(policy, what_no_engine_has_goes_home_where_there_are_other_routers)
+{
+	char prompt[8 * PREFIX_STEP] = {0};
+	uint32_t at[N] = {0};
+
+	know((uint32_t[N]){1, 1, 0, 0});
+	cuts.part[1] = prompt;
+	view.others = SELECT_ALL_OTHERS / 2;
+	for (prompt[PREFIX_STEP] = 0; prompt[PREFIX_STEP] < 64; prompt[PREFIX_STEP]++)
+		for (uint32_t from = 0; from < N; from++) {
+			view.cursor = from;
+			at[policy_cache_aware(&view)]++;
+		}
+	for (uint32_t i = 0; i < N; i++) {
+		cr_expect_gt(at[i], 20, "%u", at[i]);
+		cr_expect_eq(at[i] % N, 0, "wherever a round is");
+	}
+	view.others = 0;
+	view.cursor = 0;
+	cr_expect_eq(policy_cache_aware(&view), 0);
+	cr_expect_eq(policy_cache_aware(&view), 1, "in turn");
+	free(found);
+}
+
+Test(policy, a_home_is_left_for_load_and_for_the_one_that_has_more)
+{
+	char prompt[8 * PREFIX_STEP] = {0};
+	int home;
+
+	know((uint32_t[N]){0});
+	cuts.part[1] = prompt;
+	view.others = SELECT_ALL_OTHERS / 2;
+	home = policy_cache_aware(&view);
+	burden((uint32_t)home, PROMPT / 4 - 1);
+	cr_expect_eq(
+		policy_cache_aware(&view), home, "a half of the half of 1,000 is expected there");
+	cr_assert_eq(load_tokens_add(seg, 0, (uint32_t)home, 2), 2);
+	cr_expect_neq(policy_cache_aware(&view), home);
+	load_tokens_sub(seg, 0, (uint32_t)home, PROMPT / 4 + 1);
+	know((uint32_t[N]){[1] = 4});
+	for (prompt[4 * PREFIX_STEP] = 0; prompt[4 * PREFIX_STEP] < 16; prompt[4 * PREFIX_STEP]++)
+		cr_assert_eq(policy_cache_aware(&view), 1, "the rest of a conversation");
 	free(found);
 }
 

@@ -98,6 +98,42 @@ reserve(void)
 	return p != NULL ? (int)p->endpoint : -1;
 }
 
+/* What others send is worth what this router's prompts leave to compute. */
+Test(select, a_request_of_others_counts_as_the_mean_that_is_computed)
+{
+	struct select_means m = {.work = 0};
+
+	select_means_add(&m, &s, 70);
+	cr_expect_eq(m.work, 0, "of an engine that fetches KV the whole prompt counts");
+	s.computes = true;
+	select_means_use(&m, &s);
+	cr_expect_eq(s.mean_tokens, 70, "nothing is known yet");
+	select_means_add(&m, &s, 10);
+	select_means_use(&m, &s);
+	cr_expect_eq(s.mean_tokens, 10);
+}
+
+Test(select, the_share_of_others_is_that_of_their_requests)
+{
+	struct select_means m = {.work = 0};
+
+	for (int k = 0; k < 1000; k++)
+		select_means_use(&m, &s);
+	cr_expect_eq(s.others, 0);
+	for (uint32_t i = 0; i < N; i++) {
+		load_foreign_set(seg, i, 3, s.now_ms);
+		cr_assert(load_reserve(seg, 1, i, 1));
+	}
+	for (int k = 0; k < 1000; k++)
+		select_means_use(&m, &s);
+	cr_expect_geq(s.others, SELECT_ALL_OTHERS * 3 / 4 - 1, "rounded");
+	cr_expect_leq(s.others, SELECT_ALL_OTHERS * 3 / 4);
+	s.now_ms += s.foreign_max_age_ms + 1;
+	for (int k = 0; k < 2000; k++)
+		select_means_use(&m, &s);
+	cr_expect_eq(s.others, 0, "old figures do not count");
+}
+
 Test(select, the_chosen_one_is_reserved_with_its_tokens)
 {
 	for (int i = 0; i < N; i++) {
