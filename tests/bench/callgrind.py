@@ -26,6 +26,8 @@ WORKS = {
     "choice of 2 engines": (1000, dict(), lambda n: dict(conns=4, requests=n)),
     "choice of 2, 2,000 endpoints": (1000, dict(), lambda n: dict(conns=4, requests=n, warm=1000)),
     "request of 128 KiB": (100, dict(size=128 << 10), lambda n: dict(conns=4, requests=n)),
+    "1 KiB, cache_aware": (1000, dict(), lambda n: dict(conns=4, requests=n)),
+    "128 KiB, cache_aware": (100, dict(size=128 << 10), lambda n: dict(conns=4, requests=n)),
     "event alone": (4000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
     "event, resume on": (2000, dict(stream=True, tokens=100000), lambda n: dict(conns=8, steps=n // 8)),
     "event in a burst": (51200, dict(stream=True, tokens=100000),
@@ -37,7 +39,9 @@ KEYS = {"one of 10,000 keys": 10000}  # in the router's api_keys_file; it has no
 # lines of the router's configuration; no collector listens there
 MORE = {"choice of 2, 2,000 endpoints": "shared_memory: {max_endpoints: 2100}\nhealth_interval: 60s\nstats_interval: 60s\n",
         "its trace is exported": "tracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 16MiB}\n"}
-POOL = {"event, resume on": "resume: true"}  # a line of each pool
+# a line of each pool
+POOL = {"event, resume on": "resume: true", "1 KiB, cache_aware": "prefill_policy: cache_aware",
+        "128 KiB, cache_aware": "prefill_policy: cache_aware"}
 ADDRESSES = {"choice of 2, 2,000 endpoints": 1000}  # of each role; a worker has met each after 1,000 requests
 WITHIN = {"choice of 2 engines": "plan_make", "choice of 2, 2,000 endpoints": "plan_make"}  # the function that is measured
 

@@ -42,42 +42,41 @@ rival_oracle(struct rival *rival, const struct sim_sight *sight, const struct de
 	return best.at;
 }
 
-static uint32_t
-fewest_requests(const struct sim_sight *sight)
+/* Requests of the engine that has the fewest, and of the one that has the most. */
+struct spread {
+	uint32_t lightest, least, most;
+};
+
+static struct spread
+spread_of(const struct sim_sight *sight)
 {
-	uint32_t best = 0;
+	struct spread s = {.least = UINT32_MAX};
 
-	for (uint32_t i = 1; i < sight->n; i++)
-		if (sight->front[i].requests < sight->front[best].requests)
-			best = i;
-	return best;
-}
+	for (uint32_t i = 0; i < sight->n; i++) {
+		const uint32_t requests = sight->front[i].requests;
 
-static uint32_t
-most_requests(const struct sim_sight *sight)
-{
-	uint32_t most = 0;
-
-	for (uint32_t i = 0; i < sight->n; i++)
-		if (sight->front[i].requests > most)
-			most = sight->front[i].requests;
-	return most;
+		if (requests < s.least) {
+			s.least = requests;
+			s.lightest = i;
+		}
+		s.most = requests > s.most ? requests : s.most;
+	}
+	return s;
 }
 
 static uint32_t
 sglang_choose(const struct rival *rival, const struct sim_sight *sight, const struct demand *d)
 {
-	const uint32_t lightest = fewest_requests(sight);
-	const uint32_t least = sight->front[lightest].requests, most = most_requests(sight);
+	const struct spread s = spread_of(sight);
 	uint32_t match = 0;
 
-	if (most - least > rival->balance_abs && most > least * rival->balance_rel)
-		return lightest;
+	if (s.most - s.least > rival->balance_abs && s.most > s.least * rival->balance_rel)
+		return s.lightest;
 	while (match < d->nblocks && rival->tenant[d->blocks[match]] != 0)
 		match++;
 	if (match * (double)REPLAY_BLOCK / d->prompt > rival->threshold)
 		return rival->tenant[d->blocks[match - 1]] - 1;
-	return lightest;
+	return s.lightest;
 }
 
 uint32_t
@@ -109,15 +108,15 @@ rival_dynamo(struct rival *rival, const struct sim_sight *sight, const struct de
 uint32_t
 rival_llmd(struct rival *rival, const struct sim_sight *sight, const struct demand *d)
 {
-	const uint32_t least = sight->front[fewest_requests(sight)].requests;
-	const uint32_t most = most_requests(sight);
+	const struct spread s = spread_of(sight);
 	struct lowest best = NO_LOWEST;
 
 	for (uint32_t i = 0; i < sight->n; i++) {
 		const double share = 1 - (double)uncached(sight, d, i) / d->prompt;
 		const double queue =
-			most == least ? 1
-				      : (double)(most - sight->front[i].requests) / (most - least);
+			s.most == s.least
+				? 1
+				: (double)(s.most - sight->front[i].requests) / (s.most - s.least);
 
 		lower(&best, rival, i,
 			-(rival->prefix_weight * share + rival->queue_weight * queue));

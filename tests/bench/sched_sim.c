@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "master/probe/scrape.h"
 #include "shm/base/mem.h"
 #include "shm/load.h"
 #include "shm/prefix.h"
@@ -18,7 +19,7 @@
 #include "worker/schedule/select.h"
 
 #define NET_S 0.0005 /* one way between router and engine */
-#define SCRAPE_S 1.0
+#define SCRAPE_MS 1000
 #define FOREIGN_MAX_AGE_MS 3000
 #define CLOCK_FROM_MS 1000000 /* clock_ms at the start: a machine has been up for a while */
 #define WARM_UP 10            /* the first 1 / so many of the requests are not counted */
@@ -82,13 +83,15 @@ struct req {
 
 struct scrape {
 	uint32_t figure;       /* running and waiting */
-	uint32_t sent, former; /* as in master/probe/load.c */
+	uint32_t sent, former; /* these and the others as in master/probe/scrape.c */
 	uint64_t turnover;
+	uint32_t counted, often;
 };
 
 struct chooser {
 	uint32_t cursor[ROLE_N];
 	uint32_t mean_tokens;
+	struct select_means means;
 	uint64_t rnd;
 };
 
@@ -101,6 +104,7 @@ struct router {
 	struct prefix_found *found;
 	struct membuf text;
 	struct scrape *scrapes; /* [2n], as the table's endpoints */
+	uint32_t often;         /* of them */
 	double *known[ROLE_N];  /* [n] the scraped figures, for BY_SCRAPE */
 };
 
@@ -195,14 +199,20 @@ cached_look(struct sim *s, struct router *r, const struct demand *d, struct sele
 	prefix_look(r->fleet.seg, &r->key, prefix_row(2 * s->plan->n), sel->tokens, r->found);
 	sel->found = r->found;
 	sel->computes = true;
+	select_means_use(&r->workers[d->worker].means, sel);
 }
 
 static void
-cached_keep(struct router *r, uint32_t slot, const struct prefix_guess *guess)
+cached_keep(
+	struct router *r, uint32_t slot, const struct selection *sel, const struct selected *held)
 {
-	if (guess->prompt != 0)
-		(void)prefix_insert(r->fleet.seg, r->found->key, r->found->row, slot,
-			guess->prompt - guess->expected);
+	const struct prefix_guess *guess = &held->guess;
+
+	if (guess->prompt == 0)
+		return;
+	(void)prefix_insert(
+		r->fleet.seg, r->found->key, r->found->row, slot, guess->prompt - guess->expected);
+	select_means_add(&r->workers[sel->slot].means, sel, held->tokens);
 }
 
 static uint32_t
@@ -233,7 +243,7 @@ place_by_router(struct sim *s, uint32_t req, enum role role)
 	cached_look(s, r, d, &sel);
 	pick = select_reserve(&sel, &held);
 	assert(pick != NULL); /* all are up, without limit */
-	cached_keep(r, pick->slot, &held.guess);
+	cached_keep(r, pick->slot, &sel, &held);
 	s->reqs[req].tokens[role] = held.tokens;
 	s->reqs[req].guess = held.guess;
 	rcu_leave(r->fleet.seg, d->worker);
@@ -627,7 +637,7 @@ on_decode_back(struct sim *s, const struct event *ev)
 	s->ndone++;
 }
 
-/* --- scrapes: each router's own, as master/probe/load.c takes them -------------------------------------- */
+/* --- scrapes: each router's own, as master/probe/scrape.c takes them ------------------------------------ */
 
 static enum role
 role_of(const struct sim *s, uint32_t what)
@@ -665,6 +675,19 @@ on_scrape_page(struct sim *s, const struct event *ev)
 	event_add(s, NET_S, ON_SCRAPE_BACK, ev->router, ev->what);
 }
 
+static uint64_t
+scrape_again_ms(struct router *r, struct scrape *c, uint32_t foreign)
+{
+	uint32_t often = c->often > 0 ? c->often - 1 : 0;
+
+	if (foreign != c->counted)
+		often = SCRAPE_OFTEN_FOR;
+	c->counted = foreign;
+	r->often += (often > 0) - (c->often > 0);
+	c->often = often;
+	return often > 0 ? scrape_often_ms(SCRAPE_MS, r->often) : SCRAPE_MS;
+}
+
 static void
 on_scrape_back(struct sim *s, const struct event *ev)
 {
@@ -682,7 +705,8 @@ on_scrape_back(struct sim *s, const struct event *ev)
 	if (c->turnover != ep_turnover(r->fleet.seg, slot) && former < foreign)
 		foreign = former;
 	load_foreign_set(r->fleet.seg, slot, foreign, CLOCK_FROM_MS + (uint64_t)(s->now_s * 1000));
-	event_add(s, SCRAPE_S, ON_SCRAPE, ev->router, ev->what);
+	event_add(
+		s, (double)scrape_again_ms(r, c, foreign) / 1000, ON_SCRAPE, ev->router, ev->what);
 }
 
 static void
@@ -739,7 +763,7 @@ router_init(struct sim *s, uint32_t id)
 	for (int role = 0; role < ROLE_N; role++)
 		r->known[role] = mem_array(plan->n, sizeof(double));
 	for (uint32_t i = 0; i < 2 * plan->n; i++)
-		event_add(s, SCRAPE_S * dice_unit(&dice), ON_SCRAPE, id, i);
+		event_add(s, SCRAPE_MS / 1000. * dice_unit(&dice), ON_SCRAPE, id, i);
 }
 
 static void
