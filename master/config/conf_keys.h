@@ -118,7 +118,7 @@ K("upgrade_trial", DURATION, upgrade_trial_ms, 0, CONF_HOUR, "10s", LIVE,				\
 K("worker_watchdog", DURATION_OR_0, watchdog_ms, CONF_WATCHDOG_MIN, CONF_HOUR, "10s", LIVE,			\
 	"a worker without a heartbeat for this time is killed and replaced; at least 2s; 0 disables the watchdog")			\
 K("stats_interval", DURATION, stats_interval_ms, 50, CONF_HOUR, "1s", LIVE,				\
-	"time between two reads of an engine's /metrics")							\
+	"time between two reads of an engine's /metrics; a quarter of it while the load of others changes")							\
 K("health_interval", DURATION, health_interval_ms, 50, CONF_HOUR, "2s", LIVE,				\
 	"time between two probes of an engine's health_path")						\
 K("health_timeout", DURATION, health_timeout_ms, 1, CONF_HOUR, "5s", LIVE,				\
