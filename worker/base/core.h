@@ -52,6 +52,9 @@ TAILQ_HEAD(endpoint_list, endpoint);
 
 /* a turn takes 1 ms with 32 busy connections */
 #define WORKER_TURN_YOUNG_US 5000
+/* libevent gives epoll_wait() room for 32 events or more: a turn with fewer has been told of every socket that was ready.
+ * The rest is for callbacks that ran before that of the first socket. */
+#define WORKER_TURN_EVENTS 16
 
 enum worker_phase {
 	WORKER_WAITS,  /* until its configuration is in force */
@@ -88,7 +91,7 @@ struct worker {
 	bool ticking;
 
 	uint64_t turn;    /* of the loop */
-	uint64_t turn_us; /* when the first socket of this turn was handled; 0: none was */
+	uint64_t believed_until_us; /* worker_turn_is_believed(); 0: no socket was handled in this turn */
 
 	struct client_list clients;
 	/* freed after the turn, so that a late callback finds a live object */
@@ -165,21 +168,25 @@ static inline void
 worker_turn(struct worker *w)
 {
 	w->turn++;
-	w->turn_us = 0;
+	w->believed_until_us = 0;
 }
 
 static inline void
 worker_turn_handles(struct worker *w)
 {
-	if (w->turn_us == 0)
-		w->turn_us = clock_us();
+	int left;
+
+	if (w->believed_until_us != 0)
+		return;
+	left = event_base_get_num_events(w->base, EVENT_BASE_COUNT_ACTIVE);
+	w->believed_until_us = clock_us() + (left < WORKER_TURN_EVENTS ? WORKER_TURN_YOUNG_US : 0);
 }
 
-/* Returns true if what the turn's epoll_wait() has found of a socket is still worth to be believed. */
+/* Returns true if a socket that the turn's epoll_wait() has not named was not ready, some ms ago at most. */
 static inline bool
-worker_turn_is_young(const struct worker *w)
+worker_turn_is_believed(const struct worker *w)
 {
-	return w->turn_us != 0 && clock_us() - w->turn_us < WORKER_TURN_YOUNG_US;
+	return clock_us() < w->believed_until_us;
 }
 
 /* Starts the tick if it is stopped.  Code that sets a deadline calls it. */

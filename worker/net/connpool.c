@@ -87,7 +87,7 @@ end_conn(struct connpool *p, struct upconn *uc)
 	TAILQ_INSERT_TAIL(&p->ended, uc, link);
 }
 
-/* The first connection that was idle when this turn began: epoll_wait() has looked at it and at those behind it. */
+/* The first connection that was idle when this turn began: the turn's epoll_wait() waited for it and for those behind it. */
 static struct upconn *
 first_polled(const struct connpool *p, struct endpoint *ep)
 {
@@ -444,7 +444,7 @@ new_conn(struct connpool *p, struct endpoint *ep, int fd)
 static struct upconn *
 find_quiet(struct connpool *p, struct endpoint *ep)
 {
-	const bool covered = worker_turn_is_young(p->w);
+	const bool covered = worker_turn_is_believed(p->w);
 	struct upconn *uc;
 
 	while (covered && (uc = first_polled(p, ep)) != NULL && uc->sock.tls == NULL) {

@@ -296,19 +296,25 @@ sock_cut(struct sock *s)
 /* --- events ------------------------------------------------------------------------------------ */
 
 static void
+take_readable(struct sock *s)
+{
+	clock_hold();
+	if (s->tls != NULL)
+		readable_tls(s);
+	else
+		s->on_read(s->arg);
+	clock_go_on();
+}
+
+static void
 on_readable(evutil_socket_t fd, short what, void *arg)
 {
 	struct sock *s = arg;
 
 	(void)fd;
 	(void)what;
-	clock_hold();
 	worker_turn_handles(s->w);
-	if (s->tls != NULL)
-		readable_tls(s);
-	else
-		s->on_read(s->arg);
-	clock_go_on();
+	take_readable(s);
 }
 
 /* The connect has ended: SO_ERROR has the result. */
@@ -348,6 +354,7 @@ on_writable(evutil_socket_t fd, short what, void *arg)
 	int n;
 
 	(void)what;
+	worker_turn_handles(s->w);
 	if (s->connecting) {
 		connect_ended(s);
 		return;
@@ -541,6 +548,6 @@ sock_look(struct sock *s)
 	if (s->connecting)
 		connect_ended(s);
 	else
-		on_readable(s->fd, EV_READ, s);
+		take_readable(s);
 	return true;
 }

@@ -188,7 +188,7 @@ Test(idle, a_turn_that_lasts_too_long_is_not_believed)
 	put(0);
 	handle();
 	engine_sends(0);
-	w.turn_us = clock_us() - WORKER_TURN_YOUNG_US;
+	w.believed_until_us = clock_us();
 	cr_expect_neq(get(), uc[0]);
 	cr_expect_eq(opened(), NCONNS + 1);
 }
@@ -199,6 +199,43 @@ Test(idle, no_socket_was_handled_in_this_turn)
 	turn();
 	engine_sends(0);
 	cr_expect_neq(get(), uc[0], "a timer's callback looks itself");
+}
+
+/* libevent's epoll_wait() has room for 32 events at first: what does not find room is ready all the same. */
+#define MANY 40
+
+static struct event many[MANY];
+static int ends[MANY][2];
+
+static void
+on_many(evutil_socket_t fd, short what, void *arg)
+{
+	char c;
+	int err;
+
+	(void)what;
+	(void)arg;
+	cr_assert_eq(read(fd, &c, 1), 1);
+	worker_turn_handles(&w);
+	if (taken == NULL)
+		taken = connpool_get(w.connpool, &ep, false, &err);
+}
+
+Test(idle, more_sockets_are_ready_than_the_turn_is_told_of)
+{
+	for (unsigned i = 0; i < MANY; i++) {
+		cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends[i]), 0);
+		event_assign(&many[i], w.base, ends[i][0], EV_READ | EV_PERSIST, on_many, NULL);
+		cr_assert_eq(event_add(&many[i], NULL), 0);
+	}
+	put(0);
+	turn();
+	for (unsigned i = 0; i < MANY; i++)
+		cr_assert_eq(write(ends[i][1], "x", 1), 1);
+	engine_sends(0);
+	turn();
+	cr_assert_not_null(taken);
+	cr_expect_neq(taken, uc[0]);
 }
 
 /* What is removed from the list is not what the next request finds. */
