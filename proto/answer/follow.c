@@ -781,6 +781,9 @@ follow_usual(struct follow *f, const char *event, size_t n, struct membuf *out)
 	if (f->later || !form_match(&f->form, event, n, &s.text, &usage))
 		return false;
 	if (usage.n > 0) {
+		if (memchr(usage.p, '\n', usage.n) != NULL ||
+			memchr(usage.p, '\r', usage.n) != NULL)
+			return false; /* a line of the event ends there */
 		json_read_init(&r, usage.p, usage.n);
 		read_usage(&r, &s);
 		if (!json_read_done(&r))

@@ -194,15 +194,21 @@ piece_end(const struct splice_scan *c)
 	return c->end - c->p > SPLICE_MAX_PIECE ? c->p + SPLICE_MAX_PIECE : c->end;
 }
 
+static inline bool
+is_blank(uint8_t b)
+{
+	return b == ' ' || b == '\n' || b == '\r' || b == '\t';
+}
+
 /* Where there are too many, the next byte is not what any caller expects. */
 SELDOM static void
 pass_blanks(struct splice_scan *c)
 {
 	const uint8_t *end = piece_end(c);
 
-	while (c->p < end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
+	while (c->p < end && is_blank(*c->p))
 		c->p++;
-	if (c->p == end && end != c->end)
+	if (c->p == end && end != c->end && is_blank(*c->p))
 		c->why = "more than 64 KiB of blanks";
 }
 

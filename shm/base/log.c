@@ -461,7 +461,7 @@ sink_take(const char *p, size_t n)
 	do
 		r = write(STDERR_FILENO, p, n);
 	while (r == -1 && errno == EINTR);
-	return r != -1;
+	return r == (ssize_t)n; /* a full disk takes a part */
 }
 
 static void

@@ -253,6 +253,7 @@ read_on(struct attempt *a)
 {
 	timing_read_on(a);
 	leg_hold(attempt_decode_leg(a), false);
+	a->branch->job->ops->look(a->branch->job);
 }
 
 /* No event of decode waits any more: reads the following payload, or ends the answer. */

@@ -93,6 +93,7 @@ void
 resume_take_buffer(struct job *job, struct membuf *ret)
 {
 	*ret = job->resume->made;
+	ret->n = 0;
 	job->resume->made = (struct membuf){NULL, 0, 0};
 }
 

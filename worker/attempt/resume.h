@@ -40,7 +40,7 @@ void resume_keep_buffer(struct job *job, struct membuf *buf);
  * bytes that are no event: the client gets neither this event nor a later one.  After some events: resume_followed().
  */
 bool resume_event(struct job *job, const char *event, size_t n, struct membuf *out);
-/* Counts what is kept of the stream, and gives it up if the worker stores too much. */
+/* Counts what is kept of the stream, and gives it up if the workers store too much. */
 void resume_followed(struct job *job);
 /* Both for the whole events in `out`, which are replaced by the events for the client. */
 bool resume_events(struct job *job, struct membuf *out);

@@ -90,8 +90,9 @@ struct worker {
 	uint64_t waiting_since_ms, alive_since_ms;
 	bool ticking;
 
-	uint64_t turn;    /* of the loop */
-	uint64_t believed_until_us; /* worker_turn_is_believed(); 0: no socket was handled in this turn */
+	uint64_t turn; /* of the loop */
+	/* worker_turn_is_believed(); 0: no socket was handled in this turn */
+	uint64_t believed_until_us;
 
 	struct client_list clients;
 	/* freed after the turn, so that a late callback finds a live object */

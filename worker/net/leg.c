@@ -324,6 +324,7 @@ send_request(struct leg *leg)
 
 	leg->state = LEG_SEND;
 	set_clock(leg);
+	clock_renew(); /* STALE_US counts from the moment of the call */
 	r = sock_writev(&leg->uc->sock, iov, (int)n, 1);
 	leg->uc->sent += m.nlines + m.headers.n + 2 + m.body_len;
 	advance(leg, LEG_REACHED);

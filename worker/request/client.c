@@ -438,8 +438,10 @@ is_lost(struct client *c, uint64_t now_ms)
 	if (c->req == NULL || ms == 0 || now_ms < c->look_ms)
 		return false;
 	c->look_ms = now_ms + ms / LOOKS;
-	if (c->acked)
+	if (c->acked) {
+		c->silent_ms = 0;
 		return false;
+	}
 	if (!sock_peer_silent(&c->sock, &quiet_ms, &c->acked))
 		c->silent_ms = 0;
 	else if (c->silent_ms == 0)

@@ -22,8 +22,6 @@
 #include "worker/schedule/policy.h"
 #include "worker/schedule/select.h"
 
-#include <math.h>
-
 #define MOST (UINT64_C(1) << 48) /* no product of a comparison overflows */
 
 #define RUNNING 8 /* from so many requests on half of one is too little to count */

@@ -6,7 +6,7 @@
  * the lightest of 2,000, if there are idle ones or all have many requests. While the lightest so far has one request, all
  * are looked at: an idle one, if only a few are left, spares the request most of its wait (0.95 of the capacity of 1,000
  * prefill engines: a mean wait of 14 ms without this rule, 3 with it). Not where tokens are counted: long prompts would get
- * all idle engines, and short ones wait (32 and 37 ms). Endpoints that could not be chosen do not count. An idle endpoint
+ * all idle engines, and short ones wait (32 and 37 ms). Endpoints that never suit the request do not count. An idle endpoint
  * of the greatest weight ends the search, since none is lighter.
  */
 #include "worker/schedule/policy.h"

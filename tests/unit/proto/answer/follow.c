@@ -228,6 +228,10 @@ Test(follow, a_broken_usage_is_found_in_an_event_of_the_usual_form)
 	for (int i = 0; i < 2; i++)
 		cr_assert_eq(says(&s, SAY("1", "a", USE(9, 1))), FOLLOW_OK);
 	cr_assert_eq(says(&s, SAY("1", "a", ",\"usage\":{\"prompt_tokens\":}")), FOLLOW_BAD);
+	cr_assert_eq(
+		says(&s, SAY("1", "a",
+				 ",\"usage\":{\"prompt_tokens\":9,\n\"completion_tokens\":1}")),
+		FOLLOW_BAD, "two lines");
 	cr_assert_eq(says(&s, SAY("1", "a", ",\"usage\":{},\"error\":{\"x\":1}")), FOLLOW_DIED);
 	end(&s);
 }
