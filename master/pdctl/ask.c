@@ -53,31 +53,6 @@ unreachable(const char *path, int err)
 	return 1;
 }
 
-/* Reads the lines up to OK or ERR. */
-static int
-read_answer(FILE *in, void (*fn)(const char *line, void *arg), void *arg)
-{
-	char *line = NULL;
-	size_t size = 0;
-	int r = -1;
-
-	errno = 0;
-	while (r == -1 && getline(&line, &size, in) != -1) {
-		line[strcspn(line, "\n")] = '\0';
-		if (strcmp(line, "OK") == 0)
-			r = 0;
-		else if (strncmp(line, "ERR ", 4) == 0)
-			r = print_error(line + 4);
-		else
-			fn(line, arg);
-	}
-	if (r == -1)
-		r = print_fail("no full answer",
-			errno == EAGAIN ? "timed out" : "pdrouter closed the connection");
-	free(line);
-	return r;
-}
-
 static bool
 send_all(int fd, const char *p, size_t n)
 {
@@ -92,6 +67,37 @@ send_all(int fd, const char *p, size_t n)
 	return true;
 }
 
+/* Reads the lines up to OK or ERR, and sends what is to follow when it is asked for. */
+static int
+read_answer(
+	FILE *in, const struct ask_more *more, void (*fn)(const char *line, void *arg), void *arg)
+{
+	char *line = NULL;
+	size_t size = 0;
+	int r = -1;
+
+	errno = 0;
+	while (r == -1 && getline(&line, &size, in) != -1) {
+		line[strcspn(line, "\n")] = '\0';
+		if (more != NULL && strcmp(line, "MORE") == 0) {
+			if (!send_all(fileno(in), more->p, more->n))
+				break;
+			more = NULL;
+		} else if (strcmp(line, "OK") == 0) {
+			r = 0;
+		} else if (strncmp(line, "ERR ", 4) == 0) {
+			r = print_error(line + 4);
+		} else {
+			fn(line, arg);
+		}
+	}
+	if (r == -1)
+		r = print_fail("no full answer",
+			errno == EAGAIN ? "timed out" : "pdrouter closed the connection");
+	free(line);
+	return r;
+}
+
 int
 ask(const char *socket, const char *line, const struct ask_more *more, bool slow,
 	void (*fn)(const char *line, void *arg), void *arg)
@@ -101,9 +107,8 @@ ask(const char *socket, const char *line, const struct ask_more *more, bool slow
 
 	if (in == NULL)
 		return unreachable(socket, errno);
-	if (send_all(fileno(in), line, strlen(line)) &&
-		(more == NULL || send_all(fileno(in), more->p, more->n)))
-		r = read_answer(in, fn, arg);
+	if (send_all(fileno(in), line, strlen(line)))
+		r = read_answer(in, more, fn, arg);
 	else
 		r = print_fail(socket, strerror(errno));
 	(void)fclose(in);

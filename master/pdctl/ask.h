@@ -4,8 +4,8 @@
 #include <stddef.h>
 
 /*
- * Sends one line, and what belongs behind it (NULL: nothing), and hands the lines of the answer to fn, without their ends.  Returns 0 for OK, or 1 after an error, which
- * is said.  `slow`: the answer has no time limit.  Each time by a connection of its own: an upgrade may have replaced
+ * Sends one line, and what belongs behind it (NULL: nothing) when it is asked for, and hands the lines of the answer to
+ * fn, without their ends.  Returns 0 for OK, or 1 after an error, which is said.  `slow`: the answer has no time limit.  Each time by a connection of its own: an upgrade may have replaced
  * the instance that was asked before.
  */
 struct ask_more {

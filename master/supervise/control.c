@@ -47,9 +47,10 @@ struct client {
 	struct requests *requests; /* of WAITS_FOR_REQUESTS, else NULL */
 	struct event
 		*ev_part; /* pending: the next part of its answer is due; NULL until it is needed */
-	bool served;      /* fact: a command of it was run */
-	bool ended;       /* the client has closed its side: no command follows */
-	bool closing;     /* the connection is closed when the output is written */
+	uint64_t since_ms; /* that it came, or that `line` did */
+	bool served;       /* fact: a command of it was run */
+	bool ended;        /* the client has closed its side: no command follows */
+	bool closing;      /* the connection is closed when the output is written */
 };
 TAILQ_HEAD(client_list, client);
 
@@ -444,8 +445,11 @@ read_line(struct client *cl)
 	if (cl->line == NULL) {
 		cl->line = evbuffer_readln(in, NULL, EVBUFFER_EOL_CRLF);
 		cl->prompt = cl->line != NULL ? prompt_behind(cl->line) : 0;
-		if (cl->prompt > 0)
+		if (cl->prompt > 0) {
+			cl->since_ms = clock_ms();
 			bufferevent_setwatermark(cl->bev, EV_READ, 0, cl->prompt + LINE_BYTES);
+			(void)evbuffer_add_printf(bufferevent_get_output(cl->bev), "MORE\n");
+		}
 	}
 	return cl->line != NULL && evbuffer_get_length(in) >= cl->prompt;
 }
@@ -632,6 +636,7 @@ on_accept(evutil_socket_t lfd, short what, void *arg)
 	}
 	cl = MEM_NEW(struct client);
 	cl->ctl = c;
+	cl->since_ms = clock_ms();
 	cl->bev = bufferevent_socket_new(c->base, fd, BEV_OPT_CLOSE_ON_FREE);
 	assert(cl->bev != NULL);
 	bufferevent_setcb(cl->bev, on_read, on_written, on_end, cl);
@@ -813,6 +818,13 @@ control_own(struct control *c, const struct inherit *in)
 	(void)close(in->control_lock);
 }
 
+/* Its command may be on its way, or a part of one is here.  Not for ever: it may send a byte now and then. */
+static bool
+is_asking(const struct client *cl)
+{
+	return (!cl->served || cl->line != NULL) && clock_ms() < cl->since_ms + SILENCE_S * 1000;
+}
+
 bool
 control_is_quiet(const struct control *c)
 {
@@ -821,7 +833,7 @@ control_is_quiet(const struct control *c)
 	if (c == NULL)
 		return true;
 	TAILQ_FOREACH(cl, &c->clients, link)
-	if (!cl->served || cl->line != NULL || cl->waits_for != 0 ||
+	if (is_asking(cl) || cl->waits_for != 0 ||
 		evbuffer_get_length(bufferevent_get_output(cl->bev)) > 0)
 		return false;
 	return true;

@@ -2,9 +2,11 @@
  * The control socket: a unix stream socket with a line protocol, for pdctl and scripts.
  *
  *   reload | reload dry-run | config diff | upgrade | status | status json | workers | prefix | check | ping
- *   log-level LEVEL | explain [bytes=N] [json] MODEL: N bytes of a prompt follow the line
+ *   log-level LEVEL | explain [bytes=N] [json] MODEL: N bytes of a prompt follow, when `MORE` has come
  *   requests [json] [slower=MS] | request [json] ID
  *   drain | undrain | in-flight | weight N | weight default, each with endpoints (master/fleet/wanted.h)
+ *
+ * An instance that does not know of prompts answers `ERR`: then nothing may follow, since it would take that for commands.
  *
  * Each answer is any number of lines and then `OK` or `ERR text`.  A reload is answered when the
  * configuration is in force or refused, an upgrade when the new instance has proven itself or has failed.  Commands may follow each other: each is run when the answer to
