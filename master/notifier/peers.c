@@ -231,10 +231,20 @@ has_too_many(struct peers *p, const struct peer_ip *ip)
 	       count_of(p, ip, true) >= p->each;
 }
 
+/* An engine may have come since the networks were read. */
+static bool
+is_near(struct peers *p, const struct peer_ip *ip)
+{
+	if (nearby_has(p->nearby, ip))
+		return true;
+	nearby_refresh(p->nearby);
+	return nearby_has(p->nearby, ip);
+}
+
 static enum peers_refusal
 why_not(struct peers *p, enum peers_socket which, const struct peer_ip *ip)
 {
-	if (which == PEERS_NOTICES && p->nearby_alone && !nearby_has(p->nearby, ip))
+	if (which == PEERS_NOTICES && p->nearby_alone && !is_near(p, ip))
 		return PEERS_NOT_NEARBY;
 	return has_too_many(p, ip) ? PEERS_TOO_MANY : PEERS_WELCOME;
 }
@@ -340,7 +350,7 @@ peers_may_notify(struct peers *p, const char *from)
 {
 	const struct peer_ip ip = peer_ip_of(from);
 
-	if (!p->nearby_alone || (ip.family != 0 && nearby_has(p->nearby, &ip)))
+	if (!p->nearby_alone || (ip.family != 0 && is_near(p, &ip)))
 		return true;
 	refuse(p, M_NOTICES_REFUSED, &ip, PEERS_NOT_NEARBY);
 	return false;

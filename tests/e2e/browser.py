@@ -17,6 +17,7 @@ TOOK = 60  # seconds that a command may take on a loaded machine
 
 class Browser:
     def __init__(self, folder):
+        assert PROGRAM, "no chromium: tests/tools/deps.sh test"
         to_read, self.to = os.pipe()
         self.source, to_write = os.pipe()
 

@@ -52,7 +52,7 @@ TAILQ_HEAD(endpoint_list, endpoint);
 
 /* a turn takes 1 ms with 32 busy connections */
 #define WORKER_TURN_YOUNG_US 5000
-/* libevent gives epoll_wait() room for 32 events or more: a turn with fewer has been told of every socket that was ready.
+/* libevent gives epoll_wait() room for 32 events or more: a turn with fewer has one of every socket that was ready.
  * The rest is for callbacks that ran before that of the first socket. */
 #define WORKER_TURN_EVENTS 16
 

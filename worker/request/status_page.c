@@ -8,8 +8,9 @@
 
 /* The bytes of a file, as they are when the program is built; the Makefile says that this object hangs on them. */
 #define FILE_IN_PROGRAM(name, path)                                                                \
-	__asm__(".pushsection .rodata, \"a\"\n" #name "_begin:\n.incbin \"" path "\"\n" #name      \
-		"_end:\n.popsection\n");                                                           \
+	__asm__(".pushsection .rodata, \"a\"\n.globl " #name "_begin, " #name                      \
+		"_end\n.hidden " #name "_begin, " #name "_end\n" #name "_begin:\n.incbin \"" path  \
+		"\"\n" #name "_end:\n.popsection\n");                                              \
 	extern const char name##_begin[] __attribute__((visibility("hidden")));                    \
 	extern const char name##_end[] __attribute__((visibility("hidden")))
 

@@ -39,6 +39,7 @@ static void
 put_out(struct req *req, struct span text, bool last)
 {
 	static const char head[] = "Cache-Control: no-store\r\n"
+				   "Cross-Origin-Resource-Policy: same-origin\r\n"
 				   "X-Content-Type-Options: nosniff\r\n"
 				   "X-Accel-Buffering: no\r\n";
 

@@ -221,7 +221,7 @@ on_many(evutil_socket_t fd, short what, void *arg)
 		taken = connpool_get(w.connpool, &ep, false, &err);
 }
 
-Test(idle, more_sockets_are_ready_than_the_turn_is_told_of)
+Test(idle, more_sockets_are_ready_than_epoll_wait_returns)
 {
 	for (unsigned i = 0; i < MANY; i++) {
 		cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends[i]), 0);
