@@ -167,9 +167,10 @@ Test(saved, sizes_are_bounded)
 	const char *why = "";
 	struct saved s;
 
-	memset(large, ' ', SAVED_BYTES_MAX + 1);
-	memcpy(large, HEAD "]}", strlen(HEAD "]}"));
-	cr_expect_eq(saved_parse(large, SAVED_BYTES_MAX, &s, &why), 0);
+	memset(large, 'a', SAVED_BYTES_MAX + 1);
+	memcpy(large, HEAD "],\"later\":\"", strlen(HEAD "],\"later\":\""));
+	memcpy(large + SAVED_BYTES_MAX - 2, "\"}", 2);
+	cr_expect_eq(saved_parse(large, SAVED_BYTES_MAX, &s, &why), 0, "%s", why);
 	cr_expect_eq(saved_parse(large, SAVED_BYTES_MAX + 1, &s, &why), -1);
 	cr_expect_str_eq(why, "the file is too large");
 	memset(url, 'a', sizeof(url));
