@@ -181,7 +181,7 @@ def test_no_notifier_unless_asked_for(world):
     assert r.children("notifier") == []
 
 
-@pytest.mark.parametrize("host, networks, said", [("*", [], 1), ("*", ["127.0.0.0/8"], 0), ("127.0.0.1", [], 0)])
+@pytest.mark.parametrize("host, networks, said", [("*", ["0.0.0.0/0"], 1), ("*", [], 0), ("*", ["127.0.0.0/8"], 0), ("127.0.0.1", [], 0)])
 def test_a_socket_for_all_is_named_at_the_start(world, host, networks, said):
     r, _, _ = world.pd(lmcache={"listen": f"tcp://{host}:{free_port()}", "networks": networks})
     wait("the notifier", lambda: r.lines("listening for notices"))

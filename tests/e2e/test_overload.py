@@ -466,7 +466,7 @@ def test_kept_answers_count(world):
     c.request("POST", "/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 4})
     x = p.expect()
     size = 6 * MIB
-    x.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % size + b"{" + b" " * (size - 2))
+    x.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % size + b'{"x":"' + b"x" * (size - 8) + b'"')
     wait("it is kept", lambda: (r.metric("request_buffer_bytes") or 0) >= size - 1)
     assert told(r.post("/v1/completions", completion(3_000_000)[1])) == OVERLOADED
     x.write(b"}").end()
