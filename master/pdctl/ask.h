@@ -9,7 +9,7 @@
  * the instance that was asked before.
  */
 struct ask_more {
-	const char *p;
+	char *p;
 	size_t n;
 };
 int ask(const char *socket, const char *line, const struct ask_more *more, bool slow,

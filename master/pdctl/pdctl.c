@@ -394,7 +394,7 @@ read_prompt(struct line *l)
 		(void)fclose(in);
 		return print_fail(l->prompt, "out of memory");
 	}
-	l->text.p = text; /* until the exit */
+	l->text.p = text; /* run() frees it */
 	l->text.n = n = fread(text, 1, PROMPT_MAX_BYTES + 1, in);
 	err = ferror(in) != 0 ? errno : 0;
 	(void)fclose(in);
@@ -437,9 +437,11 @@ run(struct line *l)
 	if ((r = check_options(l)) != 0 || (r = check_timeout(l)) != 0 ||
 		(r = check_words(l)) != 0 || (r = check_slower(l)) != 0)
 		return r;
-	if (read_prompt(l) != 0)
-		return 1;
-	return l->command->local ? run_local(l) : talk(l);
+	r = read_prompt(l);
+	if (r == 0)
+		r = l->command->local ? run_local(l) : talk(l);
+	free(l->text.p);
+	return r;
 }
 
 static int
