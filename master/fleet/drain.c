@@ -90,9 +90,11 @@ drain(struct endpoint *ep, struct evbuffer *out)
 			LOG_U("in_flight", left_at(ep).in_flight),
 			LOG_U("kv_outstanding", left_at(ep).kv));
 	if (!others_serve(ep->fleet, ep))
-		(void)evbuffer_add_printf(out,
-			"  no other %s endpoint of pool %s is up: new requests get 503\n",
-			role_name(ep->engine.role), ep->engine.pool_name);
+		(void)evbuffer_add_printf(out, "  no other %s endpoint of pool %s is up: %s\n",
+			role_name(ep->engine.role), ep->engine.pool_name,
+			ep->engine.role == ROLE_PREFILL
+				? "decode endpoints do prefill if `fallback` lets them, else new requests get 503"
+				: "new requests get 503");
 }
 
 /* "undrained, ejection ended" */

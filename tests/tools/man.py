@@ -50,7 +50,7 @@ CURES = {
     "invalid_api_key model_not_allowed": "The client needs a key of api_keys_file, or one that may use this model.",
     "client_rate client_inflight client_tokens": "The client or its key is above its limit: client.rate, client.max_inflight, or those of the key.",
     "engine_status": "The engine has answered so. Search its log for the id in the field attempt.",
-    "no_prefill_endpoint no_decode_endpoint": "No engine of that role is up. pdctl status says why for each.",
+    "no_prefill_endpoint no_decode_endpoint": "No engine of that role is up. pdctl status says why for each: start it, or pdctl undrain it.",
     "fallback_budget": "No prefill engine can serve, and decode engines may do no more prefill: bring prefill engines up, or raise fallback_budget.",
     "no_capacity queue_full queue_timeout": "All engines are full: more engines, or a higher max_inflight; queue_size and queue_timeout let requests wait.",
     "overloaded": "The router has no memory or file descriptors left: limits.max_buffered, LimitNOFILE of the unit.",
