@@ -87,9 +87,10 @@ def limits(world, seen):
 
 
 def tokens(world, seen):
-    """A key that has used more tokens than its minute has."""
+    """A key that has used more tokens than its minute has.  Not a whole minute's more: the clock of the worker that refuses
+    may be some ms behind that of the one that has counted."""
     r, _, _ = with_keys(world, row("alice", tokens_per_minute=10))
-    assert r.complete(headers=bearer("alice"), max_tokens=19).status == 200
+    assert r.complete(headers=bearer("alice"), max_tokens=18).status == 200
     told(in_debt(r), seen)
 
 
