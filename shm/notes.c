@@ -311,6 +311,15 @@ notes_in_use(const struct seg *seg, uint32_t worker)
 	return high < seg->hdr->running_requests ? (uint32_t)high : seg->hdr->running_requests;
 }
 
+uint32_t
+notes_in_flight(const struct seg *seg, uint32_t worker)
+{
+	const struct proc_record *p = &seg->proc_records[worker];
+	const bool serves = p->pid != 0 && (p->state == PROC_READY || p->state == PROC_DRAINING);
+
+	return serves ? notes_in_use(seg, worker) : 0;
+}
+
 bool
 note_running(const struct seg *seg, uint32_t worker, uint32_t i, struct note *ret)
 {

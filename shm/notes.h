@@ -88,6 +88,8 @@ void note_end(struct notes *n, uint32_t note, const char *id, const char *model,
 
 /* Number of notes of the worker's table that may be in use. */
 uint32_t notes_in_use(const struct seg *seg, uint32_t worker);
+/* The same of a worker that serves; 0: it has died or has not begun, so nothing is in flight there. */
+uint32_t notes_in_flight(const struct seg *seg, uint32_t worker);
 /* False: the note is free, or changes just now. */
 bool note_running(const struct seg *seg, uint32_t worker, uint32_t i, struct note *ret);
 /* Requests of the worker that have ended, ever: the last one has this number. */

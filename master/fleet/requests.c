@@ -211,15 +211,6 @@ is_wanted(const struct requests *w, const struct note *n)
 
 /* --- those in flight, the oldest first ------------------------------------------------------- */
 
-/* Requests in flight of a worker that has died are not there. */
-static bool
-serves(const struct seg *seg, uint32_t worker)
-{
-	const struct proc_record *p = &seg->proc_records[worker];
-
-	return p->pid != 0 && (p->state == PROC_READY || p->state == PROC_DRAINING);
-}
-
 static void
 remember(struct requests *w, uint64_t from_us)
 {
@@ -249,7 +240,7 @@ look(struct requests *w)
 	struct note n;
 
 	for (int left = PART_NOTES; left > 0 && w->worker < SLOT_WORKERS(seg); left--) {
-		if (!serves(seg, w->worker) || w->note >= notes_in_use(seg, w->worker)) {
+		if (w->note >= notes_in_flight(seg, w->worker)) {
 			w->worker++;
 			w->note = 0;
 			continue;

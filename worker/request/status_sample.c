@@ -306,15 +306,6 @@ put_flows(struct status_sample *s)
 	put_form(&s->next, "],\"other_flows\":%u,\"failures\":[", s->others);
 }
 
-/* Requests in flight of a worker that has died are not there. */
-static bool
-serves(const struct seg *seg, uint32_t worker)
-{
-	const struct proc_record *p = &seg->proc_records[worker];
-
-	return p->pid != 0 && (p->state == PROC_READY || p->state == PROC_DRAINING);
-}
-
 static bool
 of_flows(struct status_sample *s)
 {
@@ -322,7 +313,7 @@ of_flows(struct status_sample *s)
 	struct note note;
 
 	for (uint32_t n = 0; n < STEP_NOTES && s->worker < SLOT_WORKERS(seg); n++) {
-		if (!serves(seg, s->worker) || s->at >= notes_in_use(seg, s->worker)) {
+		if (s->at >= notes_in_flight(seg, s->worker)) {
 			s->worker++;
 			s->at = 0;
 		} else if (note_running(seg, s->worker, s->at++, &note)) {
