@@ -103,6 +103,15 @@ prefix_held(const struct seg *seg, uint32_t ep, uint64_t *ret)
 	return (events & EVENTS_KNOWN) != 0;
 }
 
+/* The engine has said that no prompt finds a former one's KV. */
+static bool
+keeps_nothing(const struct seg *seg, uint32_t ep)
+{
+	const uint64_t tokens = prefix_capacity(seg, ep);
+
+	return tokens > 0 && tokens < UNIT;
+}
+
 /* The words of all that its cache holds are fresh.  With KV events the count is of tokens stored, and what is stored and
  * not yet removed is what the cache holds: so it is the tokens removed that decide. */
 static uint64_t
@@ -377,6 +386,8 @@ prefix_insert(
 	uint64_t mine;
 
 	if (seg->hdr->prefix_buckets == 0)
+		return taken;
+	if (keeps_nothing(seg, ep))
 		return taken;
 	for (uint32_t i = 0; i < key->n; i++)
 		fetch_ahead(seg, key->digest[i], place);

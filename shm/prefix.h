@@ -81,7 +81,8 @@ void prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t r
 struct prefix_taken {
 	uint32_t empty, fresh; /* never used before; in use for another beginning */
 };
-/* The engine of `ep` has, or will have, the whole prompt, for which it computes so many tokens. */
+/* The engine of `ep` has, or will have, the whole prompt, for which it computes so many tokens; nothing is inserted of an
+ * engine that keeps nothing. */
 struct prefix_taken prefix_insert(struct seg *seg, const struct prefix_key *key, uint32_t row,
 	uint32_t ep, uint32_t computes);
 /* What endpoint `ep` is expected to have of the prompt. */
@@ -124,12 +125,12 @@ struct prefix_sums {
 	double kept;
 };
 struct prefix_sums prefix_sums(const struct seg *seg, uint32_t ep);
-/* What its engine holds in tokens; 0: unknown. */
+/* What its engine keeps in tokens; 0: unknown; less than 64: it keeps nothing for later prompts. */
 uint64_t prefix_capacity(const struct seg *seg, uint32_t ep);
 
 /* --- master */
 
-/* 0: unknown. */
+/* 0: unknown; less than 64: its prompts get no words. */
 void prefix_capacity_set(struct seg *seg, uint32_t ep, uint64_t tokens);
 /* The slot begins its next life.  Its words are void by restart_begin(). */
 void prefix_begin(struct seg *seg, uint32_t ep);

@@ -201,7 +201,7 @@ K("connector", CONNECTOR, connector, 0, 0, NULL, LIVE,							\
 	"how the KV cache moves: nixl, orchestrated, lmcache, sglang, shared_storage, p2p_nccl or mooncake") \
 K("policy", POLICY, policy, 0, 0, "least_loaded", LIVE,						\
 	"least_loaded, round_robin, power_of_two, random, session, prefix or cache_aware")				\
-K("prefill_policy", POLICY, policies[ROLE_PREFILL], 0, 0, "(policy)", LIVE,				\
+K("prefill_policy", POLICY, policies[ROLE_PREFILL], 0, 0, "(policy, if given, else cache_aware)", LIVE,	\
 	"policy for prefill engines")									\
 K("decode_policy", POLICY, policies[ROLE_DECODE], 0, 0, "(policy)", LIVE,				\
 	"policy for decode engines")									\

@@ -52,6 +52,16 @@ connector_given(const struct conf_read *r, const char *key)
 #define EJECT_MAX_MS (300 * CONF_SEC)
 #define QUEUE_SIZE 100 /* the default of queue_size, where the shared memory has room for it */
 
+/* The policy of prefill engines that are given none.  Without lines `policy` counts as given where it is not its default. */
+static enum policy_kind
+prefill_policy(const struct conf_pool *p, const int *lines)
+{
+	const bool given = lines != NULL ? conf_given(lines, "policy") != 0
+					 : p->policy != POLICY_LEAST_LOADED;
+
+	return given ? p->policy : POLICY_CACHE_AWARE;
+}
+
 /* The defaults that depend on other keys; `engine` is what the pool has, given or not. */
 static int
 set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum engine_kind engine)
@@ -65,7 +75,7 @@ set_computed(struct conf_read *r, struct conf_pool *p, const int *lines, enum en
 		{"health_path", engine == ENGINE_SGLANG ? "/ready" : "/health"},
 		{"fallback", info->decode_alone ? "direct" : "none"},
 		{"eject_max_time", eject_max},
-		{"prefill_policy", policy_name(p->policy)},
+		{"prefill_policy", policy_name(prefill_policy(p, lines))},
 		{"decode_policy", policy_name(p->policy)},
 		{"name", p->nmodels > 0 ? p->models[0] : numbered},
 	};

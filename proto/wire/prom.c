@@ -58,6 +58,7 @@ enum { NAMED_RUNNING = N_FIGURES, NAMED_WAITING, NO_FIGURE };
 struct labels {
 	uint64_t dp, tp, pp, moe_ep;
 	uint64_t blocks, block_size; /* of vllm:cache_config_info */
+	bool keeps_none;             /* it says enable_prefix_caching="False" */
 	bool breakdown;              /* one part of a figure whose total is a series of its own */
 };
 
@@ -162,6 +163,8 @@ read_label(const struct line *name, const struct line *value, struct labels *ret
 		return read_number_label(value, MAX_BLOCKS, &ret->blocks) || true;
 	if (is(name, "block_size"))
 		return read_number_label(value, MAX_RANK, &ret->block_size) || true;
+	if (is(name, "enable_prefix_caching")) /* from 0.4.1; Python's spelling of a bool, None of pooling models */
+		ret->keeps_none = is(value, "False");
 	if (is(name, "priority")) /* SGLang with priority scheduling: the total has an empty one */
 		ret->breakdown = value->p != value->end;
 	return true;
@@ -316,7 +319,8 @@ read_line(struct prom_page *page, struct line l)
 	if (meaning_of(i) == KV_USAGE && v > 1)
 		v = 1;
 	if (meaning_of(i) == CAPACITY && family_of(i) == VLLM)
-		v = (double)(labels.blocks * labels.block_size);
+		v = labels.keeps_none ? PROM_KEEPS_NONE
+				      : (double)(labels.blocks * labels.block_size);
 	note(&cells_of(page, labels.dp)[i], labels.tp << 32 | labels.pp << 16 | labels.moe_ep, v);
 	return true;
 }

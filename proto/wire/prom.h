@@ -17,12 +17,15 @@ struct prom_load {
 	double running;  /* requests being computed; sum over ranks */
 	double waiting;  /* requests queued, PD queues of SGLang included; sum over ranks */
 	double kv_usage; /* 0..1, average over ranks */
-	double capacity; /* tokens that the KV cache holds; sum over ranks; 0: not on the page */
+	double capacity; /* tokens that the KV cache keeps for later prompts; sum over ranks; 0: not on the page */
 	bool has_running, has_waiting, has_kv_usage;
 	bool sglang; /* figures came under sglang: names */
 	/* process_start_time_seconds, of which Python's client library has one series; 0: none */
 	double start_s;
 };
+
+/* The capacity of a vLLM rank without prefix caching: less than any block, and not 0. */
+#define PROM_KEEPS_NONE 1.
 
 /* What other engines call them; NULL: the names of vLLM and SGLang. */
 struct prom_names {

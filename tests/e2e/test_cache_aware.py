@@ -8,6 +8,7 @@ import pytest
 from procs import MODEL, free_port, wait
 
 POOL = {"policy": "cache_aware", "decode_policy": "round_robin"}
+CACHE = {"cache_blocks": 4096}  # without it an engine says that it keeps nothing
 QUIET = {"stats_interval": "1h", "workers": 2}  # no figures of other routers
 
 
@@ -52,7 +53,7 @@ def hold(world):
 
 def test_turns_go_to_the_engine_that_has_the_conversation(world):
     """Through both workers; a new conversation begins where the load is least."""
-    r, p, d = world.pd(4, 1, pool=POOL, **QUIET)
+    r, p, d = world.pd(4, 1, engine=CACHE, pool=POOL, **QUIET)
     names = [f"client{i}" for i in range(8)]
     texts = {n: talk(n, 2000) for n in names}
     for turn in range(4):
@@ -66,7 +67,7 @@ def test_turns_go_to_the_engine_that_has_the_conversation(world):
 
 def test_a_loaded_engine_is_left_when_waiting_would_cost_more(world, hold):
     """The conversation has 2,000 tokens of cache at one engine."""
-    r, p, d = world.pd(2, 1, pool=POOL, **{**QUIET, "workers": 1})
+    r, p, d = world.pd(2, 1, engine=CACHE, pool=POOL, **{**QUIET, "workers": 1})
     hold.arm(p)
     text = talk("conversation", 8000)
     assert r.complete(text).status == 200
@@ -92,21 +93,22 @@ def forget_but_hold(engines, hold):
 
 
 def test_only_what_is_not_cached_is_reserved(world, hold):
-    r, p, d = world.pd(1, 1, pool=POOL, **QUIET)
+    r, p, d = world.pd(2, 1, engine=CACHE, pool=POOL, **QUIET)
     text = "held " + talk("conversation", 16384 - 5 - 2)  # and quotes
     assert r.complete(text).status == 200
+    home = p[one(p, "held")].url
     hold.arm(p)
     c = r.open_stream(text + "x" * 4000)
-    wait("it is held", lambda: r.metric("endpoint_in_flight", engine=p[0].url) == 1)
-    tokens = r.metric("endpoint_prompt_tokens", engine=p[0].url)
+    wait("it is held", lambda: r.metric("endpoint_in_flight", engine=home) == 1)
+    tokens = r.metric("endpoint_prompt_tokens", engine=home)
     assert 900 < tokens < 1900, tokens  # of 5,100; a cut comes after an eighth more
     c.reset()
-    wait("it is given back", lambda: r.metric("endpoint_prompt_tokens", engine=p[0].url) == 0)
+    wait("it is given back", lambda: r.metric("endpoint_prompt_tokens", engine=home) == 0)
 
 
 def test_a_restart_voids_what_the_engine_had(world, hold):
     world.check_engines = False  # a killed engine loses its blocks
-    p = [world.engine("prefill", port=free_port()) for _ in range(2)]
+    p = [world.engine("prefill", port=free_port(), **CACHE) for _ in range(2)]
     d = world.engine("decode")
     r = world.router(world.pool(p, [d], **POOL), **{**QUIET, "workers": 1})
     r.wait_all_up()
@@ -130,7 +132,7 @@ def test_a_restart_voids_what_the_engine_had(world, hold):
 
 def test_another_salt_or_model_has_no_cache(world):
     """A new conversation each: they go round."""
-    r, p, d = world.pd(3, 1, pool=POOL, **{**QUIET, "workers": 1})
+    r, p, d = world.pd(3, 1, engine=CACHE, pool=POOL, **{**QUIET, "workers": 1})
     text = talk("conversation", 8000)
     for salt in "a", "b", "c":
         for _ in range(3):
@@ -141,7 +143,7 @@ def test_another_salt_or_model_has_no_cache(world):
 
 
 def test_decode_engines_are_chosen_by_what_they_need_not_fetch(world):
-    r, p, d = world.pd(1, 3, pool={"policy": "cache_aware"}, **{**QUIET, "workers": 1})
+    r, p, d = world.pd(1, 3, engine=CACHE, pool={"policy": "cache_aware"}, **{**QUIET, "workers": 1})
     names = [f"client{i}" for i in range(3)]
     for turn in range(3):
         for n in names:
@@ -151,18 +153,19 @@ def test_decode_engines_are_chosen_by_what_they_need_not_fetch(world):
 
 
 def test_tokens_that_engines_say_are_cached_are_compared(world):
-    r, p, d = world.pd(1, 1, engine={"prompt_tokens_details": True}, pool=POOL, **QUIET)
+    r, p, d = world.pd(2, 1, engine={**CACHE, "prompt_tokens_details": True}, pool=POOL, **QUIET)
     text = talk("conversation", 8192 - 2)
     for said in 0, 100, 100, 0:  # vLLM and the simulator do not say 0
         assert r.complete(text, pdsim={"cached_tokens": said}).status == 200
-    url = p[0].url
+    url = p[one(p, "conversation")].url
     wait("three answers", lambda: r.metric("endpoint_prefix_answers_total", engine=url) == 3)
     prompt, expected, cached = [r.metric(f"endpoint_prefix_{x}_tokens_total", engine=url) for x in ("prompt", "expected", "cached")]
     assert prompt == 3 * (8190 // 4)
     assert 0.8 * 3 * 2047 < expected <= 3 * 2047
     assert 0 < cached < expected
     assert 0.5 < r.metric("endpoint_prefix_kept_ratio", engine=url) < 1
-    index, title, row = r.ctl("prefix").stdout.splitlines()
+    index, title, *rows = r.ctl("prefix").stdout.splitlines()
+    (row,) = [x for x in rows if url in x]
     assert re.fullmatch(r"prefix index: 8388608 words, 0.0% in use, 0 lost to other prompts", index), index
     shown = dict(zip(title.split(), row.split()))
     assert (shown["role"], shown["url"], shown["answers"], shown["tokens"]) == ("prefill", url, "3", str(int(prompt))), row
@@ -189,7 +192,7 @@ def hits(r, prompt, what="expected_hit"):
 def test_explain_shows_what_is_expected_in_each_cache(world):
     """Of a text and of bodies, quotes and all; nothing once the engine came up again.  Explaining changes nothing."""
     world.check_engines = False  # a killed engine loses its blocks
-    p = [world.engine("prefill", port=free_port()) for _ in range(2)]
+    p = [world.engine("prefill", port=free_port(), **CACHE) for _ in range(2)]
     r = world.router(world.pool(p, [world.engine("decode")], **POOL), **QUIET).wait_all_up()
     text = talk('a "quoted"\nconversation', 8000)
     assert hits(r, text) == {e.url: 0 for e in p}
@@ -221,7 +224,7 @@ def test_explain_shows_what_is_expected_in_each_cache(world):
 
 def test_explain_shows_the_costs_that_are_compared(world, hold):
     """The lowest gets the request."""
-    r, p, d = world.pd(3, 1, pool=POOL, **{**QUIET, "workers": 1})
+    r, p, d = world.pd(3, 1, engine=CACHE, pool=POOL, **{**QUIET, "workers": 1})
     hold.arm(p)
     text = talk("conversation", 8000)
     assert r.complete(text).status == 200
@@ -240,7 +243,7 @@ def test_explain_shows_the_costs_that_are_compared(world, hold):
 
 
 def test_explain_reads_the_body_of_a_chat(world):
-    r, p, d = world.pd(2, 1, pool=POOL, **QUIET)
+    r, p, d = world.pd(2, 1, engine=CACHE, pool=POOL, **QUIET)
     body = {"model": MODEL, "messages": [{"role": "system", "content": talk("system", 4000)}, {"role": "user", "content": "hello"}]}
     assert r.post("/v1/chat/completions", body).status == 200
     (home,) = [e.url for e in p if e.requests()]
@@ -252,7 +255,7 @@ def test_explain_reads_the_body_of_a_chat(world):
 @pytest.mark.parametrize("path, first, turns", [("/v1/messages", "system", "messages"), ("/v1/responses", "instructions", "input")])
 def test_a_system_prompt_beside_the_turns_is_a_beginning(world, path, first, turns):
     """Other turns behind it go to the engine that has it."""
-    r, p, d = world.pd(1, 4, pool={"policy": "cache_aware"}, **{**QUIET, "workers": 1})
+    r, p, d = world.pd(1, 4, engine=CACHE, pool={"policy": "cache_aware"}, **{**QUIET, "workers": 1})
 
     def ask(system, text):
         """The engine that has served it, and what is expected of each now."""
@@ -275,3 +278,22 @@ def test_without_an_index_it_is_least_loaded(world):
         assert r.complete(talk("conversation", 8000)).status == 200
     assert [len(e.requests()) for e in p] == [2, 2]
     assert r.ctl("prefix").stdout.startswith("prefix index: none")
+
+
+def test_it_is_the_default_of_prefill_engines(world):
+    """A conversation stays at its engine; decode engines are chosen by load, and so are prefill engines where `policy` says so."""
+    for pool, want in (({}, [0, 4]), ({"policy": "least_loaded"}, [2, 2])):
+        r, p, d = world.pd(2, 2, engine=CACHE, pool=pool, **{**QUIET, "workers": 1})
+        for _ in range(4):
+            assert r.complete(talk("conversation", 8000)).status == 200
+        assert sorted(len(e.requests()) for e in p) == want
+        assert sorted(len(e.requests()) for e in d) == [2, 2]
+
+
+def test_an_engine_without_a_prefix_cache_gets_no_words(world):
+    """vLLM --no-enable-prefix-caching: what it computed is not expected there again."""
+    r, p, d = world.pd(2, 1, **{**QUIET, "workers": 1})
+    wait("the engines have said it", lambda: len(re.findall(r"  1  +0  ", r.ctl("prefix").stdout)) == 2)
+    for _ in range(4):
+        assert r.complete(talk("conversation", 8000)).status == 200
+    assert [len(e.requests()) for e in p] == [2, 2]

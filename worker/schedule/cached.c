@@ -49,13 +49,13 @@ cached_free(struct cached **pc)
 }
 
 /*
- * Whether the role's engine is chosen by what it has.  Of two engines the decode engine fetches KV: only some keep what
- * they have fetched, and do not fetch it again.
+ * Whether the role's engine is chosen by what it has: not where there is but one.  Of two engines the decode engine
+ * fetches KV: only some keep what they have fetched, and do not fetch it again.
  */
 static bool
 matters(const struct selection *s, const struct connector *c, enum role one)
 {
-	if (s->pool->policy[s->role] != POLICY_CACHE_AWARE)
+	if (s->pool->policy[s->role] != POLICY_CACHE_AWARE || s->pool->n[s->role] < 2)
 		return false;
 	if (!connector_two_engines(c))
 		return s->role == one;

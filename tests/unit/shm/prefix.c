@@ -235,6 +235,18 @@ Test(shm_prefix, an_unknown_capacity_is_taken_for_a_usual_one)
 	cr_expect_eq(prefix_capacity(seg, 2), PREFIX_CAPACITY_MAX);
 }
 
+/* As vLLM with --no-enable-prefix-caching says: the same prompt at once is computed again. */
+Test(shm_prefix, an_engine_that_keeps_nothing_has_nothing)
+{
+	const struct prefix_key key = prompt(3000, 0, 0);
+
+	prefix_capacity_set(seg, 1, 1);
+	insert(&key, 1, 1000);
+	cr_expect_eq(cuts(&key, 1), 0);
+	insert(&key, 1, 0);
+	cr_expect_eq(cuts(&key, 1), 0);
+}
+
 /* Each life voids the words of all former ones, however many there were. */
 Test(shm_prefix, a_restart_voids_what_the_engine_had)
 {

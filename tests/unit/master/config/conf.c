@@ -120,7 +120,7 @@ Test(conf, minimal_file_and_every_default)
 	cr_expect_eq(p->nmodels, 0);
 	cr_expect_eq(p->connector, CONNECTOR_NIXL);
 	cr_expect_eq(p->policy, POLICY_LEAST_LOADED);
-	cr_expect_eq(p->policies[ROLE_PREFILL], POLICY_LEAST_LOADED);
+	cr_expect_eq(p->policies[ROLE_PREFILL], POLICY_CACHE_AWARE);
 	cr_expect_eq(p->policies[ROLE_DECODE], POLICY_LEAST_LOADED);
 	cr_expect_eq(p->loads[ROLE_PREFILL], LOAD_TOKENS);
 	cr_expect_eq(p->loads[ROLE_DECODE], LOAD_REQUESTS);
@@ -1839,7 +1839,7 @@ static const struct {
 		LISTEN_STACK POOL_OF("shared_storage", POOL_A_B)},
 	{SHARED "--load-balancing-strategy least_loaded --routing-threshold 4096",
 		LISTEN_STACK "pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
-			     "    routing_threshold: 4096\n" POOL_A_B},
+			     "    prefill_policy: least_loaded\n    routing_threshold: 4096\n" POOL_A_B},
 	{SHARED "--disagg-connector-type lmcache",
 		LISTEN_STACK POOL_OF("lmcache",
 			"    lmcache:\n      ready_messages: 0\n"

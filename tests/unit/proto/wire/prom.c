@@ -145,6 +145,14 @@ Test(prom, capacity_of_vllms_cache)
 	cr_expect_eq(capacity("vllm:cache_config_info{block_size=\"16\"} 1.0"), 0);
 	cr_expect_eq(
 		capacity(
+			"vllm:cache_config_info{enable_prefix_caching=\"True\",block_size=\"16\",num_gpu_blocks=\"10\"} 1.0"),
+		160);
+	cr_expect_eq(
+		capacity(
+			"vllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"False\",num_gpu_blocks=\"10\"} 1.0"),
+		PROM_KEEPS_NONE, "nothing is kept for a later prompt");
+	cr_expect_eq(
+		capacity(
 			"vllm:cache_config_info{block_size=\"99999999999\",num_gpu_blocks=\"-5\"} 1.0"),
 		0);
 }
