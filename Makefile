@@ -130,7 +130,7 @@ $(B)/tell: $(call obj,tests/fuzz/tell.c $(wildcard proto/http/*.c proto/json/*.c
 	$(call say,LD $@)
 	$(Q)$(CC) $(LF) -o $@ $^ -lhttp_parser -ljson-c -lresolv -lm
 # always with the debug checks: freed tables are poisoned; with random bits of its own, that a seed repeats
-$(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch] shm/core/*.[ch]) shm/base/clock.c shm/base/hex.c shm/base/mem.c shm/base/prefix_key.c shm/base/sip.c
+$(B)/torture: $(wildcard tests/torture/*.[ch]) $(wildcard shm/*.[ch] shm/core/*.[ch]) shm/base/clock.c shm/base/hex.c shm/base/mem.c shm/base/prefix_hash.c shm/base/prefix_key.c shm/base/sip.c
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(CF) -DPDROUTER_DEBUG -pthread $(LF) -o $@ $(filter %.c,$^) -lm

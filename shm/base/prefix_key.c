@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 
+#include "shm/base/prefix_hash.h"
 #define XXH_INLINE_ALL /* no library to load, and the hash is inlined */
 #include <xxhash.h>
 
@@ -14,6 +15,10 @@ prefix_secret_make(struct prefix_secret *s, const uint64_t seed[2])
 static inline uint64_t
 hash(const struct prefix_secret *s, const void *p, size_t n)
 {
+#ifdef __x86_64__
+	if (n >= PREFIX_HASH_WIDE && __builtin_cpu_supports("avx2"))
+		return prefix_hash_wide(p, n, s->bytes, sizeof(s->bytes));
+#endif
 	return XXH3_64bits_withSecret(p, n, s->bytes, sizeof(s->bytes));
 }
 

@@ -41,8 +41,10 @@ MORE = {"choice of 2, 2,000 endpoints": "shared_memory: {max_endpoints: 2100}\nh
         "its trace is exported": "tracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 16MiB}\n"}
 # a line of each pool
 POOL = {"event, resume on": "resume: true", "1 KiB, cache_aware": "prefill_policy: cache_aware",
-        "128 KiB, cache_aware": "prefill_policy: cache_aware"}
-ADDRESSES = {"choice of 2, 2,000 endpoints": 1000}  # of each role; a worker has met each after 1,000 requests
+        "128 KiB, cache_aware": "prefill_policy: cache_aware",
+        "choice of 2 engines": "policy: least_loaded", "choice of 2, 2,000 endpoints": "policy: least_loaded"}
+# of each role; a worker has met each after 1,000 requests; among one prefill engine nothing is looked up
+ADDRESSES = {"choice of 2, 2,000 endpoints": 1000, "1 KiB, cache_aware": 2, "128 KiB, cache_aware": 2}
 WITHIN = {"choice of 2 engines": "plan_make", "choice of 2, 2,000 endpoints": "plan_make"}  # the function that is measured
 
 KEPT = Path(__file__).with_name("instructions.txt")

@@ -227,7 +227,8 @@ class Stage:
         return re.search(rf" {what}=(\d+)", (self.dir / f"{name}.err").read_text())[1]
 
     def engines(self):
-        self.prefill = self.engine("prefill", "prefill", [*LANES, "resume"])
+        caches = ["--cache-blocks", 1 << 20] if "cache_aware" in self.pool else []
+        self.prefill = self.engine("prefill", "prefill", [*LANES, "resume"], more=caches)
         self.direct = {lane: self.engine(lane, "both", [lane, "resume"], DELAY_MS[lane]) for lane in LANES}
         self.ports["direct"] = dict(self.direct, stream=self.direct["fast"])
         if self.alone:

@@ -6,8 +6,11 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "shm/base/mem.h"
+#include "shm/base/prefix_hash.h"
 #include "shm/core/atomic.h"
 #include "shm/load.h"
 #include "shm/restart.h"
@@ -132,6 +135,18 @@ Test(shm_prefix, digests_agree_exactly_as_far_as_the_bytes)
 	memcpy(text + 256, text, 256);
 	prefix_cut(&secret, ROOT, text, 512, &c);
 	cr_expect_neq(c.digest[0], c.digest[1]);
+}
+
+/* All that cut a prompt must find the same digests, whatever the length of a part. */
+Test(shm_prefix, wide_registers_make_the_same_hash)
+{
+#ifdef __x86_64__
+	if (!__builtin_cpu_supports("avx2"))
+		cr_skip_test("this processor has no AVX2");
+#endif
+	for (size_t n = 0; n < 20000; n += 1 + n / 7)
+		cr_assert_eq(prefix_hash_wide(text + n % 5, n, secret.bytes, sizeof(secret.bytes)),
+			XXH3_64bits_withSecret(text + n % 5, n, secret.bytes, sizeof(secret.bytes)));
 }
 
 Test(shm_prefix, a_root_knows_its_parts_apart)
