@@ -575,8 +575,9 @@ FAST = {"workers": 2, "health_interval": "100ms", "health_timeout": "1s", "stats
         "drain_timeout": "5s", "log_format": "json", "shared_memory": {"max_endpoints": 64, "flags_per_worker": 64}}
 
 
-# an engine's failure is what the test is about, not what the router makes good: tests of rescue, ejection and waiting say so
-PLAIN = {"retries": 0, "fallback": "none", "eject_failures": 0, "eject_rate": 0, "queue_size": 0, "outlier": {"factor": 0}}
+# an engine's failure is what the test is about, not what the router makes good: tests of rescue, ejection and waiting say so;
+# equal prompts go to equal engines in turn: tests of caches say so
+PLAIN = {"policy": "least_loaded", "retries": 0, "fallback": "none", "eject_failures": 0, "eject_rate": 0, "queue_size": 0, "outlier": {"factor": 0}}
 
 
 class World:

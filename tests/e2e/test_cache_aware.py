@@ -280,19 +280,23 @@ def test_without_an_index_it_is_least_loaded(world):
     assert r.ctl("prefix").stdout.startswith("prefix index: none")
 
 
-def test_it_is_the_default_of_prefill_engines(world):
+@pytest.mark.parametrize("policy, want", [(None, [0, 4]), ("least_loaded", [2, 2])])
+def test_it_is_the_default_of_prefill_engines(world, policy, want):
     """A conversation stays at its engine; decode engines are chosen by load, and so are prefill engines where `policy` says so."""
-    for pool, want in (({}, [0, 4]), ({"policy": "least_loaded"}, [2, 2])):
-        r, p, d = world.pd(2, 2, engine=CACHE, pool=pool, **{**QUIET, "workers": 1})
-        for _ in range(4):
-            assert r.complete(talk("conversation", 8000)).status == 200
-        assert sorted(len(e.requests()) for e in p) == want
-        assert sorted(len(e.requests()) for e in d) == [2, 2]
+    p, d = ([world.engine(role, **CACHE) for _ in range(2)] for role in ("prefill", "decode"))
+    pool = world.pool(p, d, policy=policy)
+    if policy is None:
+        del pool["policy"]
+    r = world.router(pool, **{**QUIET, "workers": 1}).wait_all_up()
+    for _ in range(4):
+        assert r.complete(talk("conversation", 8000)).status == 200
+    assert sorted(len(e.requests()) for e in p) == want
+    assert sorted(len(e.requests()) for e in d) == [2, 2]
 
 
 def test_an_engine_without_a_prefix_cache_gets_no_words(world):
     """vLLM --no-enable-prefix-caching: what it computed is not expected there again."""
-    r, p, d = world.pd(2, 1, **{**QUIET, "workers": 1})
+    r, p, d = world.pd(2, 1, pool=POOL, **{**QUIET, "workers": 1})
     wait("the engines have said it", lambda: len(re.findall(r"  1  +0  ", r.ctl("prefix").stdout)) == 2)
     for _ in range(4):
         assert r.complete(talk("conversation", 8000)).status == 200
