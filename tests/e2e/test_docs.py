@@ -74,6 +74,7 @@ class Desk:
         service.write_text(UNDER_SYSTEMD.format(program=program))
         service.chmod(0o755)
         pool = {**world.pool([p], [d]), "name": "pool1", "models": [MODEL]}
+        del pool["policy"]  # pages show the default
         self.router = r = world.router(pool, log_format="logfmt", upgrade_trial="50ms", program=service, admin={"listen": [f"127.0.0.1:{admin}"]})
         # what pages write, and what the test has in its place
         self.names = [("/etc/pdrouter/pdrouter.yaml", str(r.config_path)), ("/etc/pdrouter", str(self.etc)), ("/usr/local/bin/pdrouter", str(program)), ("/var/lib/pdrouter", f"{self.etc}/state"), ("/etc/letsencrypt", f"{self.etc}/letsencrypt"),

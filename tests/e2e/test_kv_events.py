@@ -24,10 +24,10 @@ def source(engine, **more):
 
 
 class Fleet:
-    def __init__(self, world, of=source, pool=None, engine=None, **keys):
+    def __init__(self, world, of=source, pool=None, engine=None, others=(), **keys):
         self.p = world.engine("prefill", **{**EVENTS, **(engine or {})})
         self.d = world.engine("decode")
-        self.router = world.router(world.pool([of(self.p)], [self.d], **(pool or {})), **{"workers": 1, **keys})
+        self.router = world.router(world.pool([of(self.p), *others], [self.d], **(pool or {})), **{"workers": 1, **keys})
         self.n = 0
         self.subscribed()
 
@@ -83,8 +83,10 @@ def test_what_engines_store_and_evict_is_counted(world, form):
 @pytest.mark.parametrize("how", ["evicted", "cleared"])
 def test_the_policy_expects_what_is_still_there(world, how):
     """The engine's cache changes without this router's doing."""
-    f = Fleet(world, pool={"prefill_policy": "cache_aware"},
+    drained = world.engine("prefill")  # among one engine there is nothing to choose, so nothing is looked up
+    f = Fleet(world, pool={"prefill_policy": "cache_aware"}, others=[drained],
               engine={"cache_blocks": 64, "prompt_tokens_details": True})
+    assert f.router.ctl("drain", drained.url).returncode == 0
     prompt = "the same beginning ".ljust(3 * BLOCK * 20, "y")
 
     def figure(name):
