@@ -56,8 +56,8 @@ connector_given(const struct conf_read *r, const char *key)
 static enum policy_kind
 prefill_policy(const struct conf_pool *p, const int *lines)
 {
-	const bool given = lines != NULL ? conf_given(lines, "policy") != 0
-					 : p->policy != POLICY_LEAST_LOADED;
+	const bool given =
+		lines != NULL ? conf_given(lines, "policy") != 0 : p->policy != POLICY_LEAST_LOADED;
 
 	return given ? p->policy : POLICY_CACHE_AWARE;
 }

@@ -163,7 +163,8 @@ read_label(const struct line *name, const struct line *value, struct labels *ret
 		return read_number_label(value, MAX_BLOCKS, &ret->blocks) || true;
 	if (is(name, "block_size"))
 		return read_number_label(value, MAX_RANK, &ret->block_size) || true;
-	if (is(name, "enable_prefix_caching")) /* from 0.4.1; Python's spelling of a bool, None of pooling models */
+	if (is(name,
+		    "enable_prefix_caching")) /* from 0.4.1; Python's spelling of a bool, None of pooling models */
 		ret->keeps_none = is(value, "False");
 	if (is(name, "priority")) /* SGLang with priority scheduling: the total has an empty one */
 		ret->breakdown = value->p != value->end;

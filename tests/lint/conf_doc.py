@@ -99,6 +99,12 @@ def without_key(lines, number, m):
     return kept
 
 
+def at_default(lines, number, m):
+    """The sample with one key at its default: without its line, and without the line of the key that its default follows."""
+    kept = without_key(lines, number, m)
+    return [x for x in kept if not re.match(r" +policy: ", x)] if m["key"] == "prefill_policy" else kept
+
+
 def flag_cell(name, arg):
     """As a cell of a table of Markdown has it: a bar would end it."""
     return f"--{name} {arg}".strip().replace("|", "\\|")
@@ -168,7 +174,7 @@ def main():
             continue
         if not default.startswith("(") and m["value"].strip().strip('"[]') != default.strip("[]"):
             faults.append(f"{SAMPLE}:{number}: {path}: the default is {default}")
-        r = read_same(tool, lines, without_key(lines, number, m)) if readable else None
+        r = read_same(tool, lines, at_default(lines, number, m)) if readable else None
         if r is not None and r.returncode != 0:
             faults.append(f"{SAMPLE}:{number}: {path}: without this line: {r.stderr.strip()}")
 

@@ -146,7 +146,8 @@ Test(shm_prefix, wide_registers_make_the_same_hash)
 #endif
 	for (size_t n = 0; n < 20000; n += 1 + n / 7)
 		cr_assert_eq(prefix_hash_wide(text + n % 5, n, secret.bytes, sizeof(secret.bytes)),
-			XXH3_64bits_withSecret(text + n % 5, n, secret.bytes, sizeof(secret.bytes)));
+			XXH3_64bits_withSecret(
+				text + n % 5, n, secret.bytes, sizeof(secret.bytes)));
 }
 
 Test(shm_prefix, a_root_knows_its_parts_apart)

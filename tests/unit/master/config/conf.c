@@ -1837,9 +1837,9 @@ static const struct {
 		LISTEN_STACK POOL_OF("orchestrated", POOL_A_B)},
 	{SHARED "--load-balancing-strategy round_robin",
 		LISTEN_STACK POOL_OF("shared_storage", POOL_A_B)},
-	{SHARED "--load-balancing-strategy least_loaded --routing-threshold 4096",
-		LISTEN_STACK "pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
-			     "    prefill_policy: least_loaded\n    routing_threshold: 4096\n" POOL_A_B},
+	{SHARED "--load-balancing-strategy least_loaded --routing-threshold 4096", LISTEN_STACK
+		"pools:\n  - models: [\"m\"]\n    connector: shared_storage\n"
+		"    prefill_policy: least_loaded\n    routing_threshold: 4096\n" POOL_A_B},
 	{SHARED "--disagg-connector-type lmcache",
 		LISTEN_STACK POOL_OF("lmcache",
 			"    lmcache:\n      ready_messages: 0\n"
