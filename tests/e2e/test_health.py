@@ -120,6 +120,21 @@ def test_health_is_200_while_one_pool_can_serve(world):
     assert r.get("/health?pool=bad").status == 503 and r.get("/health?pool=good").status == 200
 
 
+def test_ready_counts_the_fallback(world):
+    """A load balancer sends requests where they are served: by decode engines alone, if the pool allows that."""
+    r, (p,), (d,) = world.pd(pool={"fallback": "direct"})
+    assert "reason" not in r.get("/ready").json()["pools"][MODEL]
+    p.tell("/sim/health", status=503)
+    r.wait_metric("endpoint_up", 0, engine=p.url)
+    page = r.get("/ready")
+    pool = page.json()["pools"][MODEL]
+    assert (page.status, pool["can_serve"], pool["prefill"]["up"]) == (200, True, 0) and "decode engines serve alone" in pool["reason"]
+    assert r.complete().status == 200 and r.end()["direct"] == "no_prefill"
+    d.tell("/sim/health", status=503)
+    r.wait_metric("endpoint_up", 0, engine=d.url)
+    assert (r.get("/ready").status, r.complete().status) == (503, 503)
+
+
 def test_a_request_does_not_wait_for_another_pools_engines(world):
     p, d = world.engine("prefill", model="a"), world.engine("decode", model="a")
     dead = f"http://127.0.0.1:{free_port()}"  # starting, for ever

@@ -34,22 +34,28 @@ next_endpoint(const struct shown *s, enum role role, const struct endpoint_copy 
 	return NULL;
 }
 
-/* How many are up; a bit for each group with one of them in *ret_groups. */
-static uint32_t
-count_up(const struct shown *s, enum role role, uint32_t *ret_total, uint64_t *ret_groups)
-{
-	uint32_t up = 0;
+/* The endpoints of one role. */
+struct role_count {
+	uint32_t total, up, starting;
+	uint64_t groups; /* a bit for each group with one that is up */
+};
 
-	*ret_groups = 0;
-	*ret_total = 0;
+static struct role_count
+count_role(const struct shown *s, enum role role)
+{
+	struct role_count n = {0};
+
 	for (const struct endpoint_copy *ep = NULL; (ep = next_endpoint(s, role, ep)) != NULL;) {
-		++*ret_total;
-		if (ep_state_get(s->seg, ep->slot) != EP_UP)
+		const enum ep_state state = ep_state_get(s->seg, ep->slot);
+
+		n.total++;
+		n.starting += state == EP_STARTING;
+		if (state != EP_UP)
 			continue;
-		*ret_groups |= UINT64_C(1) << ep->group_number;
-		up++;
+		n.groups |= UINT64_C(1) << ep->group_number;
+		n.up++;
 	}
-	return up;
+	return n;
 }
 
 /* Begins the object of an endpoint: its address, where that may be shown. */
@@ -94,32 +100,55 @@ add_ejected(const struct shown *s, enum role role)
 	}
 }
 
+/*
+ * Whether a request would be served now.  *ret_reason: what else an operator must know; NULL: nothing.
+ *
+ * Without a prefill engine decode engines serve alone where the pool's `fallback` allows that (go_alone() of
+ * worker/schedule/plan.c).  While a prefill engine is STARTING, requests wait for it, and so does a load balancer: a
+ * router that has just been started does not give decode engines the prompts of the whole fleet.
+ */
+static bool
+can_serve(const struct pool_copy *pool, const struct role_count of[ROLE_N], const char **ret_reason)
+{
+	const struct role_count *prefill = &of[ROLE_PREFILL], *decode = &of[ROLE_DECODE];
+
+	*ret_reason = NULL;
+	if (decode->up == 0)
+		return false;
+	if (prefill->up == 0) {
+		if (pool->fallback != FALLBACK_DIRECT || prefill->starting > 0)
+			return false;
+		*ret_reason = "no prefill engine is up: decode engines serve alone (fallback)";
+		return true;
+	}
+	if (pool->pairing != PAIRING_REQUIRE || (prefill->groups & decode->groups) != 0)
+		return true;
+	*ret_reason = "no group has both roles up";
+	return false;
+}
+
 /* Returns whether the pool can serve. */
 static bool
 pool_health(const struct shown *s)
 {
-	uint64_t groups[ROLE_N];
-	bool ok = true, paired;
+	struct role_count of[ROLE_N];
+	const char *reason;
+	bool ok;
 
 	page_add_quoted(s->out, seg_pool_name(s->seg, s->pool->id));
 	(void)evbuffer_add_printf(s->out, ":{");
 	for (enum role r = 0; r < ROLE_N; r++) {
-		uint32_t total;
-		const uint32_t up = count_up(s, r, &total, &groups[r]);
-
-		ok = ok && up > 0;
+		of[r] = count_role(s, r);
 		(void)evbuffer_add_printf(s->out, "\"%s\":{\"up\":%u,\"total\":%u,\"not_up\":[",
-			role_name(r), up, total);
+			role_name(r), of[r].up, of[r].total);
 		add_not_up(s, r);
 		(void)evbuffer_add_printf(s->out, "],\"ejected\":[");
 		add_ejected(s, r);
 		(void)evbuffer_add_printf(s->out, "]},");
 	}
-	paired = s->pool->pairing != PAIRING_REQUIRE ||
-		 (groups[ROLE_PREFILL] & groups[ROLE_DECODE]) != 0;
-	if (ok && !paired)
-		(void)evbuffer_add_printf(s->out, "\"reason\":\"no group has both roles up\",");
-	ok = ok && paired;
+	ok = can_serve(s->pool, of, &reason);
+	if (reason != NULL)
+		(void)evbuffer_add_printf(s->out, "\"reason\":\"%s\",", reason);
 	(void)evbuffer_add_printf(s->out, "\"can_serve\":%s}", ok ? "true" : "false");
 	return ok;
 }

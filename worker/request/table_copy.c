@@ -39,6 +39,7 @@ keep_pool(struct step *s, const struct table_pool *tp)
 	memcpy(p->policy, tp->policy, sizeof(p->policy));
 	memcpy(p->load, tp->load, sizeof(p->load));
 	p->pairing = tp->pairing;
+	p->fallback = tp->rescue.fallback;
 	p->first = p->end = 0;
 }
 

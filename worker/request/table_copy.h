@@ -25,6 +25,7 @@ struct pool_copy {
 	enum policy_kind policy[ROLE_N];
 	enum load_kind load[ROLE_N];
 	enum pairing_kind pairing;
+	enum fallback_kind fallback;
 	/* all endpoints of the pool are among endpoints[first] .. endpoints[end - 1] */
 	uint32_t first, end;
 };

@@ -87,8 +87,14 @@ tear_down(void)
 
 TestSuite(stats, .init = set_up, .fini = tear_down);
 
+/* Every third endpoint is a decode engine if `decode`; else all are prefill engines. */
+struct published {
+	bool decode;
+	enum fallback_kind fallback;
+};
+
 static void
-publish(uint64_t version)
+publish_as(uint64_t version, const struct published *as)
 {
 	static const char *const groups[] = {"rack"};
 	static char names[MODELS][16];
@@ -108,6 +114,7 @@ publish(uint64_t version)
 	}
 	tp->models = table_strv(&b, models, MODELS);
 	tp->nmodels = MODELS;
+	tp->rescue.fallback = as->fallback;
 	for (uint32_t i = 0; i < ENDPOINTS; i++) {
 		struct table_endpoint *te = table_endpoint_at(&b, i);
 		char url[64];
@@ -116,6 +123,7 @@ publish(uint64_t version)
 		te->slot = i;
 		te->weight = 1 + i % 2;
 		te->group = i % 2;
+		te->role = as->decode && i % 3 == 0 ? ROLE_DECODE : ROLE_PREFILL;
 		te->url = table_str(&b, url);
 		te->version = table_str(&b, "0.11");
 		if (version == 1)
@@ -124,6 +132,12 @@ publish(uint64_t version)
 	}
 	cr_assert_eq(table_end(&b), 0);
 	rcu_publish(writer, arena);
+}
+
+static void
+publish(uint64_t version)
+{
+	publish_as(version, &(struct published){.decode = false, .fallback = FALLBACK_DIRECT});
 }
 
 static void
@@ -221,6 +235,60 @@ Test(stats, health_counts_each_endpoint_once)
 	cr_assert_eq(count(text, "\"up\":1,\"total\":100,"), 1);
 	cr_assert_eq(count(text, "\"state\":"), ENDPOINTS - 1);
 	cr_assert_eq(count(text, "engine-7:"), 0);
+	free(text);
+}
+
+static void
+set_states(enum ep_state prefill, enum ep_state decode)
+{
+	for (uint32_t i = 0; i < ENDPOINTS; i++)
+		ep_state_set(seg, i, i % 3 == 0 ? decode : prefill);
+}
+
+/* The rule of etc/docs/high_availability.md, "The check of the load balancer". */
+Test(stats, a_pool_without_a_prefill_engine_is_ready_by_its_fallback)
+{
+	static const struct {
+		enum ep_state prefill, decode;
+		enum fallback_kind fallback;
+		bool ready, says_so;
+	} cases[] = {
+		{EP_UP, EP_UP, FALLBACK_NONE, true, false},
+		{EP_UP, EP_UP, FALLBACK_DIRECT, true, false},
+		{EP_DOWN, EP_UP, FALLBACK_NONE, false, false},
+		{EP_DOWN, EP_UP, FALLBACK_DIRECT, true, true},
+		{EP_DRAINING, EP_UP, FALLBACK_DIRECT, true, true},
+		{EP_MISCONFIGURED, EP_UP, FALLBACK_DIRECT, true, true},
+		{EP_STARTING, EP_UP, FALLBACK_DIRECT, false, false}, /* requests wait for it */
+		{EP_UP, EP_DOWN, FALLBACK_DIRECT, false, false},
+		{EP_DOWN, EP_DOWN, FALLBACK_DIRECT, false, false},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		char *text;
+
+		publish_as(
+			i + 1, &(struct published){.decode = true, .fallback = cases[i].fallback});
+		set_states(cases[i].prefill, cases[i].decode);
+		text = page(health);
+		cr_expect_eq(count(text, "\"can_serve\":true"), cases[i].ready, "case %zu", i);
+		cr_expect_eq(count(text, "{\"status\":\"ok\""), cases[i].ready, "case %zu", i);
+		cr_expect_eq(
+			count(text, "decode engines serve alone"), cases[i].says_so, "case %zu", i);
+		free(text);
+		rcu_poll(writer);
+	}
+}
+
+Test(stats, a_pool_with_one_prefill_engine_that_starts_is_not_ready_by_its_fallback)
+{
+	char *text;
+
+	publish_as(1, &(struct published){.decode = true, .fallback = FALLBACK_DIRECT});
+	set_states(EP_DOWN, EP_UP);
+	ep_state_set(seg, 1, EP_STARTING);
+	text = page(health);
+	cr_expect_eq(count(text, "\"can_serve\":false"), 1);
 	free(text);
 }
 
