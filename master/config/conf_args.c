@@ -34,6 +34,77 @@ fail_text(struct conf_error *err, const char *word, const char *what)
 	return conf_fail(&r, 0, "%s", what);
 }
 
+/* --- a pasted command line -------------------------------------------------------------------- */
+
+static bool
+is_one_of(const char *word, const char *const *list)
+{
+	while (*list != NULL && strcmp(word, *list) != 0)
+		list++;
+	return *list != NULL;
+}
+
+static const char *
+base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash != NULL ? slash + 1 : path;
+}
+
+/* The words of "python3 -u -m MODULE" with another router's module; 0: it is something else. */
+static int
+python_words(char *const *words)
+{
+	static const char *const modules[] = {"vllm_router", "vllm_router.app", "sglang_router",
+		"sglang_router.launch_router", "smg", "smg.launch_router", NULL};
+	int n = 1;
+
+	if (strncmp(base_name(words[0]), "python", strlen("python")) != 0)
+		return 0;
+	while (words[n] != NULL && words[n][0] == '-' && strcmp(words[n], "-m") != 0)
+		n++;
+	if (words[n] == NULL || words[n + 1] == NULL || !is_one_of(words[n + 1], modules))
+		return 0;
+	return n + 2;
+}
+
+/*
+ * How many of the words name another router's program: "vllm-router", "python3 -m vllm_router.app", "smg launch".  So a
+ * whole command line may be given, as it was copied.  0: they name none.
+ */
+static int
+program_words(char *const *words)
+{
+	static const char *const programs[] = {"vllm-router", "sglang-router", "smg", "amg", NULL};
+	int n;
+
+	if (words[0] == NULL)
+		return 0;
+	n = is_one_of(base_name(words[0]), programs) ? 1 : python_words(words);
+	if (n > 0 && words[n] != NULL && strcmp(words[n], "launch") == 0)
+		n++;
+	return n;
+}
+
+/* The words without those of another router's program, which may stand behind -t and --print-config.  The caller frees
+ * the list, not the words. */
+static char **
+without_program(int argc, char **argv, int *ret_argc)
+{
+	static const char *const before[] = {"-t", "--print-config", NULL};
+	char **ret = mem_array((size_t)argc + 1, sizeof(*ret));
+	int at = argc > 0, n;
+
+	while (at < argc && is_one_of(argv[at], before))
+		at++;
+	n = program_words(argv + at);
+	memcpy(ret, argv, (size_t)at * sizeof(*ret));
+	memcpy(ret + at, argv + at + n, (size_t)(argc - at - n) * sizeof(*ret));
+	*ret_argc = argc - n;
+	return ret;
+}
+
 /* --- reading ---------------------------------------------------------------------------------- */
 
 static int
@@ -124,8 +195,8 @@ take_option(struct conf_args *a, int opt, char **argv, struct conf_error *err)
 	}
 }
 
-int
-conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error *err)
+static int
+parse_words(int argc, char **argv, struct conf_args *ret, struct conf_error *err)
 {
 	struct option opts[OWN_OPTIONS + FLAG_N + 1];
 	struct conf_args *a = MEM_NEW(struct conf_args);
@@ -151,6 +222,17 @@ conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error 
 	return rc;
 }
 
+int
+conf_args_parse(int argc, char **argv, struct conf_args *ret, struct conf_error *err)
+{
+	int n;
+	char **words = without_program(argc, argv, &n);
+	const int rc = parse_words(n, words, ret, err);
+
+	free(words);
+	return rc;
+}
+
 /* --- telling ---------------------------------------------------------------------------------- */
 
 static void
@@ -170,7 +252,9 @@ conf_args_help(FILE *out)
 {
 	(void)fputs(
 		"usage: pdrouter -c FILE [-t | --print-config] [--host HOST] [--port PORT]\n"
-		"       pdrouter FLAGS [-t | --print-config]   the flags of another router, see below\n\n"
+		"       pdrouter [-t | --print-config] [PROGRAM] FLAGS   the command line of another router:\n"
+		"                               its flags, see below, with or without its program\n"
+		"                               (vllm-router, python3 -m sglang_router.launch_router, ...)\n\n"
 		"  -c, --config FILE            read the configuration from FILE\n"
 		"  -t                           check the configuration and exit\n"
 		"  --print-config               write the equivalent YAML and exit\n"

@@ -3,7 +3,7 @@
  * etc/README.md and conf_flags.c walk these rows.
  *
  * S = production-stack's router (src/vllm_router/parsers/parser.py at a6ab626 and its PRs 777, 841,
- * 890, 913), G = sglang-router 0.3.2 (router_args.py).  Names, forms and defaults are theirs.
+ * 890, 913), G = sglang-router 0.3.2 (router_args.py), V = vllm-router 0.1.17.  Names, forms and defaults are theirs.
  *
  * USED(id, name, argument, what it becomes): argument NULL for a switch
  * IDLE(id, name, argument, why it has no effect): accepted, with a line of the log
@@ -85,6 +85,8 @@ GONE(CALLBACKS, "callbacks", "PATH", "no Python runs here: use a proxy in front 
 GONE(ENABLE_BATCH_API, "enable-batch-api", NULL, "use a batch service that sends its requests through the router") \
 GONE(FEATURE_GATES, "feature-gates", "GATE=true,...", "use a proxy in front of the router for semantic caches and PII detection") \
 GONE(ROOT_PATH, "root-path", "PATH", "let the proxy in front of the router remove the path")		\
+/* V: vllm-router, which has a program and some flags of the same names */				\
+GONE(VLLM_PD_DISAGGREGATION, "vllm-pd-disaggregation", NULL, "write a pool with the connector of the engines, as etc/docs/from_sglang_router.md shows") \
 /* G: engines and how */										\
 USED(PD_DISAGGREGATION, "pd-disaggregation", NULL, "connector: sglang")					\
 USED(PREFILL, "prefill", "URL [PORT|none]", "an entry of prefill, with its bootstrap_port; again for each") \

@@ -1551,6 +1551,36 @@ Test(conf, args_options)
 	cr_expect_eq(args("--cors-allowed-origins a b", &a, &err, store), 0);
 }
 
+/* A command line as it was copied from a script or a unit, the program included. */
+Test(conf, args_with_another_routers_program)
+{
+	static const char *const programs[] = {"vllm-router ", "/opt/venv/bin/vllm-router ",
+		"python3 -m vllm_router.app ", "-t python -u -m vllm_router ",
+		"--print-config -t /usr/bin/python3.12 -m sglang_router.launch_router ",
+		"smg launch ", "sglang-router launch "};
+	static const char *const others[] = {"python3 ", "python3 -m ",
+		"python3 -m vllm.entrypoints ", "python3 router.py ", "launch ", "uvicorn ",
+		"--port vllm-router smg "};
+	char line[MAX_LINE], store[MAX_LINE];
+	struct conf_args a;
+	struct conf_error err;
+
+	for (size_t i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
+		(void)snprintf(line, sizeof(line), "%s--prefill u 1 --decode v", programs[i]);
+		cr_expect_eq(args(line, &a, &err, store), 0, "%s: %s %s", line, err.key, err.what);
+		cr_expect(a.nurls == 2 && strcmp(a.urls[1].url, "v") == 0, "%s", line);
+		cr_expect_eq(a.check, strstr(line, "-t ") == line || i == 4, "%s", line);
+	}
+	for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
+		(void)snprintf(line, sizeof(line), "%s--decode v", others[i]);
+		cr_expect_eq(args(line, &a, &err, store), -1, "%s", line);
+	}
+	cr_expect_eq(args("vllm-router", &a, &err, store), 0);
+	cr_expect_eq(args("python3 -m vllm_router.app", &a, &err, store), 0);
+	cr_assert_eq(args("-c vllm-router", &a, &err, store), 0);
+	cr_expect_str_eq(a.file, "vllm-router", "a file of that name");
+}
+
 Test(conf, args_of_production_stack)
 {
 	struct conf_error err;
