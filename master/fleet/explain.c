@@ -176,17 +176,17 @@ static void
 print_engine(const struct query *q, const struct answer *a, struct evbuffer *out)
 {
 	const char *more = detail(q, a), *group = group_of(q, a);
-	char score[32] = "-";
+	char weighted[32] = "-";
 
 	if (a->weight > 0)
-		(void)snprintf(score, sizeof(score), "%.2f", (double)a->load / a->weight);
+		(void)snprintf(weighted, sizeof(weighted), "%.2f", (double)a->load / a->weight);
 	(void)evbuffer_add_printf(
 		out, "  %-12s  %s  in-flight %" PRIu32, why(a), a->te->url, a->view.count);
 	if (a->pick->max_inflight != 0)
 		(void)evbuffer_add_printf(out, "/%" PRIu32, a->pick->max_inflight);
 	(void)evbuffer_add_printf(out,
-		", foreign %" PRIu32 ", load %" PRIu64 ", weight %.2f, score %s", a->view.foreign,
-		a->load, a->weight, score);
+		", foreign %" PRIu32 ", load %" PRIu64 ", weight %.2f, weighted load %s",
+		a->view.foreign, a->load, a->weight, weighted);
 	if (a->cached)
 		(void)evbuffer_add_printf(out, ", hit %" PRIu32 ", cost ", a->guess.expected);
 	if (a->cached && isfinite(a->cost))
@@ -202,11 +202,11 @@ add_engine(const struct query *q, const struct answer *a, struct json_object *li
 {
 	const bool has_cost = a->cached && isfinite(a->cost);
 	struct json_object *o = json_object_new_object();
-	char weight[32], score[32];
+	char weight[32], weighted[32];
 
 	(void)snprintf(weight, sizeof(weight), "%.4f", a->weight);
-	(void)snprintf(
-		score, sizeof(score), "%.4f", a->weight > 0 ? (double)a->load / a->weight : 0);
+	(void)snprintf(weighted, sizeof(weighted), "%.4f",
+		a->weight > 0 ? (double)a->load / a->weight : 0);
 	json_out_add(o, "url", a->te->url);
 	(void)json_object_object_add(
 		o, "can_be_chosen", json_object_new_boolean(a->bar == BAR_NONE));
@@ -219,7 +219,7 @@ add_engine(const struct query *q, const struct answer *a, struct json_object *li
 	json_out_number(o, "load", true, a->load);
 	(void)json_object_object_add(o, "weight", json_object_new_double_s(a->weight, weight));
 	(void)json_object_object_add(
-		o, "score", a->weight > 0 ? json_object_new_double_s(0, score) : NULL);
+		o, "weighted_load", a->weight > 0 ? json_object_new_double_s(0, weighted) : NULL);
 	json_out_number(o, "expected_hit", a->cached, a->guess.expected);
 	json_out_number(o, "cost", has_cost, has_cost ? (uint64_t)round(a->cost) : 0);
 	json_out_add(o, "group", group_of(q, a));

@@ -126,7 +126,7 @@ def test_explain_says_who_could_be_chosen_and_why_the_others_could_not(world):
     decode = {e["url"]: e for e in got["roles"]["decode"]["engines"]}
     assert (got["model"], got["pool"], got["roles"]["prefill"]["can_be_chosen"], got["roles"]["decode"]["can_be_chosen"]) == (MODEL, MODEL, 2, 1)
     assert [decode[e.url]["why"] for e in d] == ["full", None, "drained", "down"]
-    assert decode[d[1].url]["can_be_chosen"] and (decode[d[1].url]["weight"], decode[d[1].url]["score"]) == (4, 0.25)
+    assert decode[d[1].url]["can_be_chosen"] and (decode[d[1].url]["weight"], decode[d[1].url]["weighted_load"]) == (4, 0.25)
     assert (decode[d[0].url]["in_flight"], decode[d[0].url]["max_inflight"]) == (1, 1) and decode[d[3].url]["detail"]
     text = said(r, "explain", MODEL)
     assert "decode: policy least_loaded, load requests; 1 of 4 can be chosen\n" in text and f"  full          {d[0].url}  in-flight 1/1" in text
