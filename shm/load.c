@@ -453,9 +453,12 @@ void
 ep_scrape_set(struct seg *seg, uint32_t ep, const struct ep_scrape *s)
 {
 	struct ep_record *e = &seg->ep_records[ep];
+	struct ep_tokens *tokens = &seg->ep_tokens[ep];
 
 	shm_store(&e->scraped, (uint64_t)s->running << 32 | s->waiting);
 	shm_store(&e->kv_usage, (s->absurd ? ABSURD : 0) | s->kv_usage_ppm);
+	shm_store(&tokens->prompt, s->has_tokens ? s->prompt_tokens + 1 : 0);
+	shm_store(&tokens->generated, s->has_tokens ? s->generated_tokens + 1 : 0);
 	shm_store(&e->scraped_ms, s->at_ms);
 }
 
@@ -464,12 +467,18 @@ ep_scrape_get(const struct seg *seg, uint32_t ep)
 {
 	const struct ep_record *e = &seg->ep_records[ep];
 	const uint64_t scraped = shm_load(&e->scraped), usage = shm_load(&e->kv_usage);
+	const uint64_t prompt = shm_load(&seg->ep_tokens[ep].prompt),
+		       generated = shm_load(&seg->ep_tokens[ep].generated);
+	const bool has_tokens = prompt > 0 && generated > 0;
 
 	return (struct ep_scrape){
 		.running = (uint32_t)(scraped >> 32),
 		.waiting = (uint32_t)scraped,
 		.kv_usage_ppm = (uint32_t)usage,
 		.absurd = (usage & ABSURD) != 0,
+		.has_tokens = has_tokens,
+		.prompt_tokens = has_tokens ? prompt - 1 : 0,
+		.generated_tokens = has_tokens ? generated - 1 : 0,
 		.at_ms = shm_load(&e->scraped_ms),
 	};
 }

@@ -79,6 +79,9 @@ void ep_slot_begin(struct seg *seg, uint32_t ep);
 struct ep_scrape {
 	uint32_t running, waiting, kv_usage_ppm;
 	bool absurd;    /* running and waiting are not believed */
+	bool has_tokens;
+	/* the engine's own counters: tokens of prompts, and of answers, for all its clients since its start */
+	uint64_t prompt_tokens, generated_tokens;
 	uint64_t at_ms; /* 0 = never */
 };
 void ep_scrape_set(struct seg *seg, uint32_t ep, const struct ep_scrape *s);

@@ -18,7 +18,9 @@
 static void
 add_load(struct json_object *o, const struct facts *x)
 {
-	char kv[16];
+	char kv[16], tokens[32];
+	double tokens_s = 0;
+	const bool known = scrape_tokens_s(&x->ep->engine, &tokens_s);
 
 	json_out_number(o, "slot", x->has_slot, x->ep->engine.slot);
 	json_out_number(o, "tag", x->has_slot, x->tag);
@@ -31,6 +33,9 @@ add_load(struct json_object *o, const struct facts *x)
 	(void)snprintf(kv, sizeof(kv), "%.6f", (double)x->scrape.kv_usage_ppm / 1e6);
 	(void)json_object_object_add(
 		o, "kv_usage", x->scraped ? json_object_new_double_s(0, kv) : NULL);
+	(void)snprintf(tokens, sizeof(tokens), "%.1f", tokens_s);
+	(void)json_object_object_add(
+		o, "tokens_s", known ? json_object_new_double_s(tokens_s, tokens) : NULL);
 	json_out_number(o, "scrape_age_ms", x->scraped, x->age_ms);
 	json_out_add(o, "load_unknown", scrape_unknown(&x->ep->engine));
 }

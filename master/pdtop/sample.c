@@ -131,6 +131,8 @@ take_engines(struct json_object *list, struct sample *s)
 			.max_inflight = number_of(o, "max_inflight"),
 			.failures = failures_of(o),
 			.ejections = number_of(o, "ejections"),
+			.counts_tokens = member(o, "tokens_s") != NULL,
+			.tokens_s = json_object_get_double(member(o, "tokens_s")),
 		};
 	}
 }
@@ -217,7 +219,7 @@ take_ended(struct json_object *o, const struct index *x, struct sample *s)
 	s->requests_s += 1e3 / SAMPLE_MS;
 	s->failed += status == 0 || status >= 400;
 	s->tokens_s += tokens_s;
-	if (d != NULL)
+	if (d != NULL && !d->counts_tokens)
 		d->tokens_s += tokens_s;
 	if (status != 200)
 		return;

@@ -20,7 +20,10 @@ struct engine_row {
 	char *pool, *role, *url, *state;
 	uint64_t in_flight, max_inflight; /* 0: no limit */
 	uint64_t failures, ejections;
-	double tokens_s;     /* of a decode engine */
+	/* as the engine counts for all its clients: of prompts at a prefill engine, of answers at a decode engine.  Else, of
+	 * a decode engine, those of requests that have ended */
+	double tokens_s;
+	bool counts_tokens;  /* the engine counts */
 	struct times firsts; /* to the first byte */
 	struct times
 		gaps; /* of a decode engine: the mean between two tokens of a streamed answer */

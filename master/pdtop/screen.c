@@ -113,7 +113,7 @@ draw_engine(int row, const struct engine_row *r, uint64_t most)
 	(void)snprintf(count, sizeof(count),
 		r->max_inflight != 0 ? "%" PRIu64 "/%" PRIu64 : "%" PRIu64, r->in_flight,
 		r->max_inflight);
-	if (strcmp(r->role, "decode") == 0)
+	if (r->counts_tokens || strcmp(r->role, "decode") == 0)
 		(void)snprintf(tokens, sizeof(tokens), "%.0f", r->tokens_s);
 	times_text(&r->firsts, p50, p99);
 	times_text(&r->gaps, gap50, gap99);

@@ -19,6 +19,8 @@
 #define TIMEOUT_MS 3000 /* a loaded engine renders its page late; a later page is of no use */
 /* Interval for an engine without the page (SGLang without --enable-metrics). */
 #define ABSENT_MS 30000
+#define RATE_MS 1000 /* tokens per second are of a time that is not shorter */
+#define RATE_OLD 3   /* so many intervals after the last page they are not known */
 #define FIRST_MS 100 /* the first scrapes of a fleet are spread over this time */
 
 struct scrape {
@@ -39,6 +41,10 @@ struct scrape {
 	char unknown
 		[64]; /* why the load is unknown; "": it is known.  The change has been logged */
 	bool absent;  /* the page is not there (404) */
+	/* its engine's counter of tokens, by its role, at two pages; at_ms 0: none */
+	struct tokens_at {
+		uint64_t tokens, at_ms;
+	} tokens, former_tokens;
 };
 
 static void
@@ -164,6 +170,25 @@ foreign(struct scrape *s, const struct ep_scrape *figures)
 	return now < former ? now : former;
 }
 
+/* Of two pages that lie RATE_MS or more apart. */
+static void
+note_tokens(struct scrape *s, const struct ep_scrape *figures)
+{
+	const struct tokens_at now = {s->engine->role == ROLE_PREFILL ? figures->prompt_tokens
+								      : figures->generated_tokens,
+		figures->at_ms};
+
+	if (!figures->has_tokens || now.tokens < s->tokens.tokens) { /* the engine has restarted */
+		s->tokens = s->former_tokens = (struct tokens_at){0};
+		if (!figures->has_tokens)
+			return;
+	}
+	if (s->tokens.at_ms != 0 && now.at_ms - s->tokens.at_ms < RATE_MS)
+		return;
+	s->former_tokens = s->tokens;
+	s->tokens = now;
+}
+
 /* Returns NULL, or why the figures are not believed. */
 static const char *
 publish_figures(struct scrape *s, const struct prom_load *load)
@@ -172,6 +197,9 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 	const uint32_t slot = s->engine->slot;
 	struct ep_scrape figures = {.running = count_of(load->running),
 		.waiting = count_of(load->waiting),
+		.has_tokens = load->has_tokens,
+		.prompt_tokens = (uint64_t)load->prompt_tokens,
+		.generated_tokens = (uint64_t)load->generated_tokens,
 		.at_ms = clock_ms()};
 	uint32_t counts;
 	const char *why;
@@ -191,6 +219,7 @@ publish_figures(struct scrape *s, const struct prom_load *load)
 	s->counted = counts;
 	load_foreign_set(seg, slot, counts, figures.at_ms);
 	ep_scrape_set(seg, slot, &figures);
+	note_tokens(s, &figures);
 	return why;
 }
 
@@ -330,4 +359,22 @@ const char *
 scrape_unknown(const struct engine *e)
 {
 	return e->scrape != NULL ? e->scrape->unknown : "";
+}
+
+bool
+scrape_tokens_s(const struct engine *e, double *ret)
+{
+	const struct scrape *s = e->scrape;
+	uint64_t interval_ms;
+
+	if (s == NULL || s->former_tokens.at_ms == 0)
+		return false;
+	interval_ms = e->prober->conf->stats_interval_ms;
+	if (interval_ms < RATE_MS)
+		interval_ms = RATE_MS;
+	if (clock_ms() - s->tokens.at_ms > RATE_OLD * interval_ms)
+		return false;
+	*ret = (double)(s->tokens.tokens - s->former_tokens.tokens) * 1e3 /
+	       (double)(s->tokens.at_ms - s->former_tokens.at_ms);
+	return true;
 }

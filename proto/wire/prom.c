@@ -13,7 +13,16 @@
 #include "proto/json/utf8.h"
 
 enum family { VLLM, SGLANG, PROCESS, NAMED, N_FAMILIES };
-enum meaning { RUNNING, WAITING, KV_USAGE, CAPACITY, START, N_MEANINGS };
+enum meaning {
+	RUNNING,
+	WAITING,
+	KV_USAGE,
+	CAPACITY,
+	START,
+	PROMPT_TOKENS,
+	GENERATED_TOKENS,
+	N_MEANINGS
+};
 
 /* clang-format off */
 #define FIGURE(name, ...) { name, sizeof(name) - 1, __VA_ARGS__ }
@@ -42,6 +51,10 @@ static const struct figure {
 	FIGURE("vllm:cache_config_info",                  VLLM,   CAPACITY, false),	/* in its labels */
 	FIGURE("sglang:max_total_num_tokens",             SGLANG, CAPACITY, false),
 	FIGURE("process_start_time_seconds",              PROCESS, START, false),
+	FIGURE("vllm:prompt_tokens_total",                VLLM,   PROMPT_TOKENS, false),
+	FIGURE("vllm:generation_tokens_total",            VLLM,   GENERATED_TOKENS, false),
+	FIGURE("sglang:prompt_tokens_total",              SGLANG, PROMPT_TOKENS, false),
+	FIGURE("sglang:generation_tokens_total",          SGLANG, GENERATED_TOKENS, false),
 };
 /* clang-format on */
 
@@ -420,6 +433,9 @@ take_load(const struct prom_cell total[N_MEANINGS], struct prom_load *ret)
 	ret->kv_usage = usage->n > 0 ? usage->sum / (double)usage->n : 0;
 	ret->has_kv_usage = usage->n > 0;
 	ret->capacity = total[CAPACITY].sum;
+	ret->prompt_tokens = total[PROMPT_TOKENS].sum;
+	ret->generated_tokens = total[GENERATED_TOKENS].sum;
+	ret->has_tokens = total[PROMPT_TOKENS].n > 0 && total[GENERATED_TOKENS].n > 0;
 	return ret->has_running || ret->has_waiting || ret->has_kv_usage;
 }
 

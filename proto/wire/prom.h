@@ -18,7 +18,9 @@ struct prom_load {
 	double waiting;  /* requests queued, PD queues of SGLang included; sum over ranks */
 	double kv_usage; /* 0..1, average over ranks */
 	double capacity; /* tokens that the KV cache keeps for later prompts; sum over ranks; 0: not on the page */
-	bool has_running, has_waiting, has_kv_usage;
+	/* counters since the engine's start, of all its clients; sums over ranks */
+	double prompt_tokens, generated_tokens;
+	bool has_running, has_waiting, has_kv_usage, has_tokens;
 	bool sglang; /* figures came under sglang: names */
 	/* process_start_time_seconds, of which Python's client library has one series; 0: none */
 	double start_s;
@@ -33,7 +35,7 @@ struct prom_names {
 };
 
 #define PROM_LINE_MAX 8192 /* bytes; a longer line is skipped and counted as bad */
-#define PROM_FIGURES 16    /* rows of prom.c's table */
+#define PROM_FIGURES 20    /* rows of prom.c's table */
 #define PROM_RANKS 64      /* data-parallel ranks behind one address: a host has 8 or 16 GPUs */
 
 /* A page that is being read.  Private to prom.c but for its size. */

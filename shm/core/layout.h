@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 17
+#define SHM_VERSION 18
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
@@ -168,6 +168,11 @@ struct ep_record { /* W: master */
 	uint64_t kv_usage;
 	uint64_t scraped_ms; /* clock_ms of those two; 0 = never */
 	uint64_t capacity;   /* tokens that its cache holds, shm/prefix.h; 0: unknown */
+};
+
+/* One per endpoint slot: its engine's own counters of tokens, plus 1; 0: unknown. */
+struct ep_tokens { /* W: master */
+	uint64_t prompt, generated;
 };
 
 /*

@@ -83,6 +83,7 @@ enum part {
 	PART_SETTINGS,
 	PART_PROC_RECORDS,
 	PART_EP_RECORDS,
+	PART_EP_TOKENS,
 	PART_POOL_NAMES,
 	PART_NAMED,
 	PART_KV_SOURCES,
@@ -177,6 +178,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_SETTINGS]   = { "settings", 0, sizeof(struct settings) },
 		[PART_PROC_RECORDS] = { "process records", 0, slots * sizeof(struct proc_record) },
 		[PART_EP_RECORDS] = { "endpoint records", 0, s->max_endpoints * sizeof(struct ep_record) },
+		[PART_EP_TOKENS]  = { "tokens of engines", 0, s->max_endpoints * sizeof(struct ep_tokens) },
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_NAMED]      = { "names", 0, named * sizeof(struct named_slot) },
 		[PART_KV_SOURCES] = { "sources of KV events", 0, s->max_endpoints * sizeof(struct kv_source_words) },
@@ -258,6 +260,7 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->tickets = AT(PART_TICKETS);
 	seg->proc_records = AT(PART_PROC_RECORDS);
 	seg->ep_records = AT(PART_EP_RECORDS);
+	seg->ep_tokens = AT(PART_EP_TOKENS);
 	seg->readers = AT(PART_READERS);
 	seg->procs = AT(PART_PROCS);
 	seg->eps = AT(PART_ENDPOINTS);

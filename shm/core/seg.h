@@ -36,6 +36,7 @@ struct seg {
 	struct tickets *tickets;
 	struct proc_record *proc_records; /* [nslots] */
 	struct ep_record *ep_records;     /* [max_endpoints] */
+	struct ep_tokens *ep_tokens;      /* [max_endpoints] */
 	struct rcu_reader *readers;       /* [nslots] */
 	struct proc_slot *procs;          /* [nslots] */
 	struct ep_word *eps;              /* [max_endpoints] */
@@ -83,7 +84,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 34
+#define SEG_NPARTS 35
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);

@@ -75,6 +75,18 @@ def test_foreign_load_counts(world):
     assert spread(d) == [8, 8]
 
 
+def test_tokens_that_engines_count(world):
+    """Of all clients of an engine, while its requests last: /metrics has the counters, status the rate, pdctl top shows it."""
+    r, (p,), (d,) = world.pd(engine={"token_delay": 20})
+    c = r.open_stream(n=100000)
+    c.head()
+    wait("its rate", lambda: (shown(r, d.url)["tokens_s"] or 0) > 0)
+    assert r.metric("endpoint_engine_generated_tokens_total", engine=d.url) > 0
+    wait("the prompt", lambda: r.metric("endpoint_engine_prompt_tokens_total", engine=p.url) > 0)
+    c.reset()
+    wait("none are generated", lambda: shown(r, d.url)["tokens_s"] == 0)
+
+
 def test_an_absurd_load_is_not_believed(world):
     """The engine is used all the same, and status names it."""
     p = world.engine("prefill")

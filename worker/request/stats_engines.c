@@ -168,6 +168,24 @@ f_kv(const struct about *a, double *ret)
 }
 
 static bool
+f_engine_prompt(const struct about *a, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
+
+	*ret = (double)s.prompt_tokens;
+	return s.has_tokens;
+}
+
+static bool
+f_engine_generated(const struct about *a, double *ret)
+{
+	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
+
+	*ret = (double)s.generated_tokens;
+	return s.has_tokens;
+}
+
+static bool
 f_load_absurd(const struct about *a, double *ret)
 {
 	struct ep_scrape s = ep_scrape_get(a->seg, a->ep->slot);
@@ -361,6 +379,8 @@ static const struct {
 	{ "pdrouter_endpoint_waiting", "gauge", "Requests waiting, as the engine said at the last scrape.", f_waiting, NULL },
 	{ "pdrouter_endpoint_load_absurd", "gauge", "1 while what the engine says of its load is not believed.", f_load_absurd, NULL },
 	{ "pdrouter_endpoint_kv_usage_ratio", "gauge", "KV cache in use, as the engine said at the last scrape.", f_kv, NULL },
+	{ "pdrouter_endpoint_engine_prompt_tokens_total", "counter", "Tokens of prompts, as the engine counts them for all its clients since its start.", f_engine_prompt, NULL },
+	{ "pdrouter_endpoint_engine_generated_tokens_total", "counter", "Tokens that the engine has generated, as it counts them for all its clients since its start.", f_engine_generated, NULL },
 	{ "pdrouter_endpoint_kv_stored_tokens_total", "counter", "Tokens that the engine has put into its prefix cache, as its KV events say.", f_kv_stored, NULL },
 	{ "pdrouter_endpoint_kv_removed_tokens_total", "counter", "Tokens that the engine has evicted from it, as its KV events say.", f_kv_removed, NULL },
 	{ "pdrouter_endpoint_kv_cleared_total", "counter", "How often the prefix cache of the engine was emptied, its restarts included, as its KV events say.", f_kv_cleared, NULL },

@@ -343,7 +343,13 @@ Test(shm_load, foreign_load_is_capped_and_survives_40_bits_of_clock)
 
 Test(shm_load, a_slots_next_life)
 {
-	const struct ep_scrape s = {.running = 3, .waiting = 4, .kv_usage_ppm = 500000, .at_ms = 9};
+	const struct ep_scrape s = {.running = 3,
+		.waiting = 4,
+		.kv_usage_ppm = 500000,
+		.has_tokens = true,
+		.prompt_tokens = 0,
+		.generated_tokens = 1000000000000000,
+		.at_ms = 9};
 	struct ep_scrape got;
 
 	load_reserve(seg, 0, EP, 0);
@@ -354,12 +360,15 @@ Test(shm_load, a_slots_next_life)
 	got = ep_scrape_get(seg, EP);
 	cr_assert(got.running == 3 && got.waiting == 4 && got.kv_usage_ppm == 500000 &&
 		  got.at_ms == 9);
+	cr_assert(got.has_tokens && got.prompt_tokens == 0 &&
+		  got.generated_tokens == s.generated_tokens);
 
 	ep_slot_begin(seg, EP);
 	cr_assert_eq(ep_state_get(seg, EP), EP_STARTING);
 	cr_assert_eq(ep_tag(seg, EP), 1);
 	cr_assert_eq(load_score(seg, EP, 100, 1000), 0);
 	cr_assert_eq(ep_scrape_get(seg, EP).at_ms, 0);
+	cr_assert_not(ep_scrape_get(seg, EP).has_tokens);
 	cr_assert_eq(name(EP), 1u << 24 | 2); /* the count's word lives on */
 	cr_assert_str_eq(ep_state_name(EP_STARTING), "starting");
 }

@@ -62,6 +62,22 @@ Test(pdtop, engines_and_totals)
 	sample_free(&s);
 }
 
+/* What the engine counts is of all its clients, and known while its requests last. */
+Test(pdtop, tokens_that_an_engine_counts)
+{
+	static const char counted[] = "{\"fleet\":{\"endpoints\":[" ENGINE(
+		"a", "prefill", P, "\"tokens_s\":1234.5") "," ENGINE("a", "decode", D,
+		"\"tokens_s\":7.0") "," ENGINE("b", "decode", D, "\"tokens_s\":null") "]}}";
+	struct sample s;
+
+	cr_assert_eq(sample_parse(counted, "{\"requests\":[" ENDED("1", 200, 10, 100) "]}", &s), 0);
+	cr_expect(s.engines[0].counts_tokens && s.engines[0].tokens_s == 1234.5);
+	cr_expect_eq(s.engines[1].tokens_s, 7, "not those of the ended request, too");
+	cr_expect(!s.engines[2].counts_tokens && s.engines[2].tokens_s == 0);
+	cr_expect_float_eq(s.tokens_s, 10, 1e-9);
+	sample_free(&s);
+}
+
 Test(pdtop, a_text_of_a_client_stays_in_its_row)
 {
 	struct sample s = parse(

@@ -119,6 +119,53 @@ Test(scrape, it_is_looked_at_often_until_it_stays_the_same)
 	cr_expect_eq(p->often, 0, "an engine that is not scraped any more");
 }
 
+#define TOKENS(n)                                                                                  \
+	RUNNING("0") "vllm:prompt_tokens_total " n "\nvllm:generation_tokens_total " n "\n"
+
+static double
+tokens_s(const struct fake *f)
+{
+	double rate = 0;
+
+	(void)scrape_tokens_s(&endpoint_of(f->url)->engine, &rate);
+	return rate;
+}
+
+static bool
+generates(void *f)
+{
+	return tokens_s(f) > 0;
+}
+
+/* Of two pages that lie a second or more apart, however long the machine takes. */
+Test(scrape, tokens_per_second)
+{
+	struct fake *f = fake_new("127.0.0.1");
+	uint32_t slot;
+	struct ep_scrape s;
+
+	f->metrics = TOKENS("5000");
+	apply_fakes("m");
+	cr_assert(wait_for(is_scraped, f, 5000));
+	cr_expect_eq(tokens_s(f), 0);
+	slot = endpoint_of(f->url)->engine.slot;
+	f->metrics = TOKENS("6000");
+	cr_assert(wait_for(generates, f, 10000));
+	cr_expect_leq(tokens_s(f), 1000);
+	s = ep_scrape_get(seg, slot);
+	cr_expect(s.has_tokens && s.prompt_tokens == 6000 && s.generated_tokens == 6000);
+	f->metrics = TOKENS("7"); /* another process counts from 0 */
+	one_scrape(f);
+	one_scrape(f);
+	cr_expect_eq(ep_scrape_get(seg, slot).generated_tokens, 7);
+	cr_expect_eq(tokens_s(f), 0);
+	f->metrics = RUNNING("0");
+	one_scrape(f);
+	one_scrape(f);
+	cr_expect_not(ep_scrape_get(seg, slot).has_tokens);
+	cr_expect_not(scrape_tokens_s(&endpoint_of(f->url)->engine, &(double){0}));
+}
+
 Test(scrape, names_of_other_engines)
 {
 	struct fake *f = fake_new("127.0.0.1");

@@ -37,7 +37,9 @@ same_load(const struct prom_load *a, const struct prom_load *b)
 	return a->running == b->running && a->waiting == b->waiting && a->kv_usage == b->kv_usage &&
 	       a->has_running == b->has_running && a->has_waiting == b->has_waiting &&
 	       a->has_kv_usage == b->has_kv_usage && a->sglang == b->sglang &&
-	       a->start_s == b->start_s && a->capacity == b->capacity;
+	       a->start_s == b->start_s && a->capacity == b->capacity &&
+	       a->has_tokens == b->has_tokens && a->prompt_tokens == b->prompt_tokens &&
+	       a->generated_tokens == b->generated_tokens;
 }
 
 /* Whole, byte by byte, and in pieces of other sizes: with the same result. */
@@ -306,6 +308,32 @@ Test(prom, all_data_parallel_ranks_and_models_are_summed)
 static const char other_page[] = "tgi_batch_current_size 3\ntgi_queue_size{x=\"y\"} 2\n"
 				 "tgi_queue_size{x=\"z\"} 5\nvllm:num_requests_running 50\n"
 				 "vllm:num_requests_waiting 60\nvllm:kv_cache_usage_perc 0.5\n";
+
+Test(prom, tokens_are_counted_over_ranks)
+{
+	static const char vllm[] = "vllm:num_requests_running 1\n"
+				   "vllm:prompt_tokens_total{engine=\"0\",dp_rank=\"0\"} 1e+06\n"
+				   "vllm:prompt_tokens_total{engine=\"1\",dp_rank=\"1\"} 24\n"
+				   "vllm:prompt_tokens_created{engine=\"1\"} 1.7e9\n"
+				   "vllm:generation_tokens_total{engine=\"0\"} 77.0\n";
+	static const char sglang[] = "sglang:num_running_reqs 1\n"
+				     "sglang:prompt_tokens_total{tp_rank=\"0\"} 5\n"
+				     "sglang:prompt_tokens_total{tp_rank=\"1\"} 5\n"
+				     "sglang:generation_tokens_total{tp_rank=\"0\"} 6\n";
+	struct prom_load load;
+
+	cr_assert_eq(read_page(vllm, &load, NULL), 0);
+	cr_assert(load.has_tokens && load.prompt_tokens == 1000024 && load.generated_tokens == 77);
+	cr_assert_eq(read_page(sglang, &load, NULL), 0);
+	cr_assert(load.has_tokens && load.prompt_tokens == 5 && load.generated_tokens == 6);
+	cr_assert_eq(
+		read_page("vllm:num_requests_running 1\nvllm:prompt_tokens_total 3\n", &load, NULL),
+		0);
+	cr_assert_not(load.has_tokens, "half of it is none");
+	cr_assert_eq(read_page("vllm:prompt_tokens_total 3\nvllm:generation_tokens_total 3\n",
+			     &load, NULL),
+		-1, "that is no load");
+}
 
 Test(prom, configured_names)
 {
