@@ -425,7 +425,7 @@ have_reserve(struct master *m)
 	if (!had)
 		m->short_of_memory = !mem_reserve(MEM_RESERVE, counter);
 	if (!had && !m->short_of_memory)
-		log_info("there is memory again");
+		log_info("memory is available again");
 }
 
 #define MEND_MS 100
@@ -500,7 +500,7 @@ step_inherit(struct master *m)
 	if (text == NULL)
 		return 0;
 	if (inherit_parse(text, &m->inherit, &why) != 0) {
-		log_error("what the older instance passes cannot be read",
+		log_error("what the older instance has passed on cannot be read",
 			LOG_S("variable", INHERIT_ENV), LOG_S("error", why));
 		return -1;
 	}
@@ -516,7 +516,7 @@ log_begin_journal(const struct conf *c)
 	int err = c->log_to == LOG_TO_JOURNALD ? log_to_journal(LOG_JOURNAL) : 0;
 
 	if (err != 0)
-		log_warn("journald takes no lines, they go to stderr",
+		log_warn("journald does not accept log lines, they go to stderr",
 			LOG_S("error", strerror(err)));
 }
 

@@ -194,7 +194,7 @@ empty(struct lookup_type *t, const struct dns_reply *reply)
 
 	t->empty++;
 	if (t->known.n > 0 && t->empty >= fall) {
-		log_warn("a name has lost its addresses, its endpoints are removed",
+		log_warn("a name has no addresses any more, its endpoints are removed",
 			LOG_S("name", t->entry->conf->name), LOG_S("type", type_name(t->type)),
 			LOG_S("pool", t->entry->pool), LOG_S("reason", why),
 			LOG_U("answers", t->empty), LOG_U("endpoints", t->known.n));

@@ -131,7 +131,7 @@ begin(struct former *x)
 	if (x->linger.leaving.n == 0)
 		return false;
 	(void)discover_found(x->all->fleet->discover, x->pool, x->key, x->list, x->n);
-	log_info("all engines of a role or of a model are exchanged: the former ones serve until "
+	log_info("all engines of a role or of a model are replaced: the former ones serve until "
 		 "others are up",
 		LOG_S("pool", x->pool), LOG_S("role", role_name(x->linger.role)),
 		LOG_U("endpoints", x->n));

@@ -188,8 +188,9 @@ static void
 log_cut(struct publish *p, struct version_cut cut)
 {
 	if (cut.cards && !p->cut.cards)
-		log_warn("what engines tell of their models does not fit into the endpoint table, "
-			 "/v1/models has the names alone",
+		log_warn(
+			"what engines report of their models does not fit into the endpoint table: "
+			"/v1/models lists names only",
 			LOG_U("bytes", p->fleet->seg->arena_bytes));
 	if (cut.names && !p->cut.names)
 		log_warn(
@@ -273,7 +274,7 @@ publish_try(struct publish *p)
 	arena = publish_keys(p) ? rcu_arena_get(f->writer) : NULL;
 	if (arena == NULL) {
 		if (!p->deferred)
-			log_debug("publication waits: readers hold all former tables",
+			log_debug("a new endpoint table waits: workers still read all former ones",
 				LOG_U("config", f->config_number));
 		p->deferred = true;
 		return;

@@ -244,14 +244,15 @@ unlearn(struct health *h)
 	e->prober->ops->unlearned(e);
 }
 
+static const char restarted[] = "engine has restarted, what it reports is read again";
+
 static void
-begin_life(struct health *h, const char *sign)
+begin_life(struct health *h, const char *event, const char *sign)
 {
 	struct engine *e = h->engine;
 
-	log_info("endpoint begins a new life, all of it is learned anew", LOG_S("url", e->url),
-		LOG_S("role", role_name(e->role)), LOG_S("pool", e->pool_name),
-		LOG_S("sign", sign));
+	log_info(event, LOG_S("url", e->url), LOG_S("role", role_name(e->role)),
+		LOG_S("pool", e->pool_name), LOG_S("reason", sign));
 	unlearn(h);
 	e->start_s = 0;
 	e->prober->ops->restarted(e);
@@ -348,7 +349,8 @@ round_bad(struct health *h)
 
 	metric_add(e->prober->slab, M_PROBES_FAILED, 1);
 	if (h->refused && !is_new(h))
-		begin_life(h, "connection refused");
+		begin_life(h, "engine has stopped, its port refuses connections",
+			"connection refused");
 	h->good = 0;
 	h->bad++;
 	if (is_new(h) && h->bad == conf_of(h)->fall)
@@ -420,7 +422,7 @@ on_turn(void *arg)
 	h->tried = 0;
 	h->refused = h->naddrs > 0;
 	if (h->sign != NULL && h->standing == UP)
-		begin_life(h, h->sign);
+		begin_life(h, restarted, h->sign);
 	if (h->naddrs > 0) {
 		send_probe(h);
 	} else if (h->lookup != NULL || h->lookup_ms == 0 ||
@@ -481,10 +483,10 @@ static void
 path_answered(struct health *h, const struct probe_answer *a)
 {
 	if (h->sign != NULL && h->standing == UP)
-		begin_life(h, h->sign);
+		begin_life(h, restarted, h->sign);
 	if (probe_good(a, h->engine->pool->health_path, h->reason, sizeof(h->reason))) {
 		if (h->standing == UP && !ep_addr_equal(&h->engine->addr, &h->probed))
-			begin_life(h, "another address");
+			begin_life(h, restarted, "another address");
 		if (h->standing != UP && learn_gated(h->learn)) {
 			h->step = LEARN;
 			learn_gate(h->learn, &h->probed);

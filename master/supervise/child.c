@@ -85,7 +85,7 @@ signals_for_child(void)
 void
 child_log_suspect(const char *where, uint64_t index, uint64_t n)
 {
-	log_warn("shared memory had words that cannot be: repaired", LOG_S("where", where),
+	log_warn("shared memory had impossible values: repaired", LOG_S("where", where),
 		LOG_U("index", index), LOG_U("words", n));
 }
 
@@ -123,7 +123,7 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	log_count_dropped(&seg_slab(h->seg, h->slot)->counters[M_LOG_DROPPED]);
 	log_setup(h->conf->live.log_level, h->conf->live.log_format);
 	if (failed != NULL) {
-		log_error("cannot give up rights", LOG_S("step", failed),
+		log_error("cannot drop privileges", LOG_S("step", failed),
 			LOG_S("error", strerrordesc_np(error)), LOG_U("uid", h->as->uid),
 			LOG_U("gid", h->as->gid));
 		_exit(CHILD_EXIT_NO_RESPAWN);

@@ -257,7 +257,8 @@ procs_make_room(struct procs *ps, const struct conf *conf)
 		if (g == NULL)
 			return;
 		if (g->end_ms > now + ps->env.conf->drain_ms)
-			log_warn("generation must end: a reload needs its slots",
+			log_warn(
+				"an old generation of workers must end: a reload needs its process slots",
 				LOG_U("generation", g->number),
 				LOG_U("drain_timeout_ms", ps->env.conf->drain_ms));
 		generation_drain(ps, g, now, ps->env.conf->drain_ms);

@@ -437,7 +437,7 @@ put_before_next(struct reload *r, struct candidate *c, int classes)
 		return;
 	}
 	keep_certificates(r, c->conf);
-	log_info("files have changed, they do not wait with the reload");
+	log_info("changed files are in force now, the reload still waits");
 	r->cur = *c;
 	put_in_force(r);
 }
@@ -482,7 +482,7 @@ put_keys_before_next(struct reload *r)
 	classes = read_again(r, &c, &err);
 	swap_keys_text(r->conf, r->next.conf);
 	if (classes < 0)
-		log_warn("the keys wait with the reload",
+		log_warn("API keys cannot be read before the waiting reload: the old ones stay",
 			LOG_S("error", conf_error_text(&err, text, sizeof(text))));
 	put_before_next(r, &c, classes);
 }
@@ -499,7 +499,7 @@ begin(struct reload *r)
 	r->waits = classes > 0 && (classes & CONF_GENERATION) &&
 		   !procs_generation_fits(r->parts.procs, r->next.conf);
 	if (r->waits) {
-		log_info("reload waits: old generations have all slots",
+		log_info("reload waits: old generations of workers have all process slots",
 			LOG_U("attempt", r->next.attempt),
 			LOG_U("generations", procs_generations(r->parts.procs)),
 			LOG_U("most", GENERATIONS_MAX));

@@ -265,7 +265,7 @@ sandbox_enter(const struct heritage *h)
 	if (r == 0)
 		proc_sandboxed_set(h->seg, h->slot);
 	else
-		log_info("no filter of system calls", LOG_S("error", strerrordesc_np(-r)));
+		log_info("system calls are not filtered", LOG_S("error", strerrordesc_np(-r)));
 }
 
 int

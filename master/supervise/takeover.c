@@ -200,7 +200,7 @@ make_room(const struct takeover *t)
 {
 	if (t->n <= OLD_USUAL)
 		return;
-	log_warn("the oldest instance must end: an upgrade has followed",
+	log_warn("the oldest instance must end: another upgrade has begun",
 		LOG_U("instance", t->older[0]->instance), LOG_U("instances", t->n + 1));
 	talk_say(t->older[0]->talk, TALK_END);
 }

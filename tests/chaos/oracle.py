@@ -16,7 +16,7 @@ VIOLATIONS = ("duplicate_request_ids", "request_id_mismatch", "prefill_violation
 AT_ZERO = ("endpoint_in_flight", "endpoint_kv_outstanding", "endpoint_inflight", "kv_flags_armed", "endpoint_prefill_tokens", "endpoint_reserved_tokens", "queue_waiting",
            "queue_length", "queued_requests", "client_inflight", "clients_in_flight", "send_queue_bytes", "endpoints_draining", "request_buffer_bytes", "old_instances")
 NOTIFYING = 2  # sockets by which a prefill engine of LMCache notifies, one a rank
-REPAIRED = re.compile("words that cannot be|invariant broken")  # what stray stores lead to
+REPAIRED = re.compile("had impossible values|invariant broken")  # what stray stores lead to
 EXPECTED = re.compile("configuration|reload")  # errors of the log that are of our making
 UNNAMED = {("lmcache", "decode"), ("p2p_nccl", "decode"), ("mooncake", "prefill")}
 CLEANUP = 10  # seconds a worker may need to have blocks freed
@@ -121,7 +121,7 @@ class Oracle:
     def left_to_lease(self):
         """Ids of attempts whose KV was named to engines that failed, or that answered for another: the router says so when it gives up."""
         with open(self.fleet.router.log_path, errors="replace") as f:
-            return {json.loads(line)["attempt"] for line in f if '"KV is left to its lease"' in line}
+            return {json.loads(line)["attempt"] for line in f if '"KV not released: the engine frees it when its lease ends"' in line}
 
     def by_end(self, held, ends):
         """Held blocks by how their requests ended: {end: [how many, one of them, its line]}"""

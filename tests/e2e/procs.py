@@ -26,7 +26,7 @@ BIN = Path(os.environ.get("PDR_BIN", ROOT / "build" / VARIANT))  # PDR_BIN: prog
 SLOW = 1 if VARIANT == "release" else 4  # how much longer everything may take under a sanitizer
 # what no log may say; "invariant broken": debug builds look over their shared memory every second; what is repaired
 # there was broken by a fault of ours, unless the test has stored there
-BAD_WORDS = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|Assertion .* failed|invariant broken|words that cannot be")
+BAD_WORDS = re.compile(r"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|Assertion .* failed|invariant broken|had impossible values")
 MODEL = "sim-model"
 
 

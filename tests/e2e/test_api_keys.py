@@ -129,7 +129,7 @@ def test_a_revoked_key_does_not_wait_with_a_reload(world):
     r.kill(signal.SIGHUP)
     wait("the file again", lambda: r.complete(headers=bearer("carol")).status == 200)
     assert r.complete(headers=bearer("bob")).status == 401
-    assert len(r.lines("reload waits: old generations have all slots")) == 2 and r.status()["generations"] == 2
+    assert len(r.lines("reload waits: old generations of workers have all process slots")) == 2 and r.status()["generations"] == 2
     r.look_over()
 
 

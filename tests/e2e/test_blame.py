@@ -126,10 +126,10 @@ def test_an_ejected_one_is_back_when_its_kv_is_fetched(world):
     r, p, d = world.pd(2, 2, pool={**POOL, "eject_time": f"{200 * SLOW}ms"}, workers=1)
     p[0].fault(**GONE)
     wait("a failed trial", lambda: one(r) == 200 and len(ejected(r)) == 2, 20)
-    assert {url for url, _ in ejected(r)} == {p[0].url} and not r.lines("endpoint back, its trial went well")
+    assert {url for url, _ in ejected(r)} == {p[0].url} and not r.lines("endpoint back, its trial request succeeded")
     p[0].tell("/sim/fault", kind="none")
-    wait("back", lambda: one(r) == 200 and r.lines("endpoint back, its trial went well"), 20)
-    assert r.lines("endpoint back, its trial went well")[0]["last"] == "kv_unusable"
+    wait("back", lambda: one(r) == 200 and r.lines("endpoint back, its trial request succeeded"), 20)
+    assert r.lines("endpoint back, its trial request succeeded")[0]["last"] == "kv_unusable"
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -101,7 +101,7 @@ def test_reloads_that_wait_and_are_given_up_do_not_shut_others_out(world):
             s.sendall(b"reload\n")
             if i % 2:
                 s.shutdown(socket.SHUT_WR)
-            wait("it to wait", lambda i=i: len(r.lines("reload waits: old generations have all slots")) == i + 1)
+            wait("it to wait", lambda i=i: len(r.lines("reload waits: old generations of workers have all process slots")) == i + 1)
     assert r.ctl("ping").returncode == 0 and len(r.children()) == 2
     c.reset()
     d[0].go_on()

@@ -263,7 +263,7 @@ def test_an_empty_answer_counts_when_it_is_repeated(world, names, how):
     stays = wait("a line", lambda: router.lines("a name has no addresses now, its endpoints stay until the answer repeats"))
     assert stays[0]["reason"] == how and stays[0]["times"] == 3
     assert len(states(router)) == 2
-    gone = wait("a line", lambda: router.lines("a name has lost its addresses, its endpoints are removed"))
+    gone = wait("a line", lambda: router.lines("a name has no addresses any more, its endpoints are removed"))
     assert gone[0]["answers"] == 3 and gone[0]["reason"] == how
     assert len(names.times(P, A)) >= asked + 3 and states(router) == {}
     names.set(P, "127.0.0.2")
@@ -541,7 +541,7 @@ def test_a_file_changes_while_a_configuration_waits(world):
     router.reload(client={"id_header": "X-A"})
     router.change(client={"id_header": "X-B"})
     router.kill(signal.SIGHUP)
-    router.wait_log("reload waits: old generations have all slots")
+    router.wait_log("reload waits: old generations of workers have all process slots")
     replace(path, entries(p[1], d))
     wait_up(router, p[1])
     d.go_on()

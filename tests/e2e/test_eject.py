@@ -316,7 +316,7 @@ def test_one_request_of_all_workers_tries_it(world):
     d[0].go_on()
     assert all(len(list(c.events())) == 3 for c in streams)
     assert ejected(r) == 0
-    assert [(x["role"], x["last"]) for x in r.lines("endpoint back, its trial went well")] == [("decode", "5xx")]
+    assert [(x["role"], x["last"]) for x in r.lines("endpoint back, its trial request succeeded")] == [("decode", "5xx")]
     assert set(ask(r, 12)) == {200} and asked(d[0]) > before + 1
 
 

@@ -23,6 +23,13 @@ def blocks_are_not_checked(world):
     world.check_engines = False
 
 
+STOPPED, RESTARTED = "engine has stopped, its port refuses connections", "engine has restarted, what it reports is read again"
+
+
+def lives(r):
+    return r.lines(STOPPED) + r.lines(RESTARTED)
+
+
 def shown(r, e):
     (x,) = [x for x in r.status()["fleet"]["endpoints"] if x["url"] == e.url]
     return x
@@ -81,9 +88,9 @@ def test_another_engine_id_in_the_kv_parameters(world):
         # 429: its start time was seen between its answer and decode's request, and no other engine can prefill again
         assert r.complete(f"of life {life}").status in (200, 429)
         with contextlib.suppress(AssertionError):
-            wait("noticed", lambda: r.lines("endpoint begins a new life, all of it is learned anew"), 2)
+            wait("noticed", lambda: lives(r), 2)
             break
-    assert [x["url"] for x in r.lines("endpoint begins a new life, all of it is learned anew")] == [p.url]
+    assert [x["url"] for x in lives(r)] == [p.url]
     assert r.complete("of the last").status == 200
 
 
@@ -101,7 +108,7 @@ def test_kv_of_the_present_life_is_freed(world):
         wait("it is there", lambda: p.requests())
         p.fault("reset", delay_ms=60, contains="sign")  # has the engine looked at
         r.complete("sign")
-        wait("noticed", lambda: r.lines("endpoint begins a new life, all of it is learned anew"), 5)
+        wait("noticed", lambda: lives(r), 5)
         assert late.result().status == 200
     p.wait_metric("pdsim:held_blocks", 0)
 
@@ -114,8 +121,8 @@ def test_without_a_request_too(world):
     assert shown(r, d[0])["state"] == "starting" and "Connection refused" in shown(r, d[0])["reason"]
     again(world, d[0])
     r.wait_metric("endpoint_up", 1, engine=d[0].url)
-    (line,) = r.lines("endpoint begins a new life, all of it is learned anew")
-    assert (line["url"], line["sign"]) == (d[0].url, "connection refused")
+    (line,) = r.lines(STOPPED)
+    assert (line["url"], line["reason"]) == (d[0].url, "connection refused")
 
 
 # --- learned anew ---------------------------------------------------------------------------------------
@@ -167,7 +174,7 @@ def test_a_start_time_that_changes(world):
     p.probes["/metrics"] = page(999)
     d.probes["/metrics"] = page(1001)
     wait("what it serves now", lambda: shown(r, d)["models"] == ["other"] and shown(r, d)["state"] == "up")
-    (line,) = r.lines("endpoint begins a new life, all of it is learned anew")
+    (line,) = r.lines(RESTARTED)
     assert line["url"] == d.url, "an earlier start is another replica's"
 
 
@@ -183,7 +190,7 @@ def test_engine_ids_of_ranks_are_no_new_life(world):
         d.expect().reply(body={"choices": []})
         assert c.read().status == 200
     wait("looked at", lambda: len(looked) >= 2)  # an id in 32 looks like one that is known
-    assert len(looked) <= 4 and not r.lines("endpoint begins a new life, all of it is learned anew")
+    assert len(looked) <= 4 and not lives(r)
 
 
 def test_what_is_reported_changes(world):
@@ -193,9 +200,9 @@ def test_what_is_reported_changes(world):
     r = world.router(world.pool([p], [d], engine="sglang"), health_interval="50ms")
     for key, value in ("random_seed", 8), ("disaggregation_bootstrap_port", 9002), ("version", "2"):
         info[key] = value
-        before = len(r.lines("endpoint begins a new life, all of it is learned anew"))
+        before = len(lives(r))
         p.probes["/server_info"] = json.dumps(info).encode()
-        wait(key, lambda n=before: len(r.lines("endpoint begins a new life, all of it is learned anew")) == n + 1)
+        wait(key, lambda n=before: len(lives(r)) == n + 1)
         wait("up", lambda: shown(r, p)["state"] == "up")
     assert shown(r, p)["bootstrap_port"] == 9002 and shown(r, p)["version"] == "2"
 

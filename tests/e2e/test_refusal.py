@@ -296,4 +296,4 @@ def test_a_deadline_acquits_nobody(world):
         e.fault("fail")
     d[0].fault("no_answer")
     assert r.complete(headers=[("X-Request-Timeout-Ms", str(400 * SLOW))]).error["code"] == "request_timeout"
-    assert ejected(r) == 1 and not r.lines("endpoint back, its last failure was the request's")
+    assert ejected(r) == 1 and not r.lines("endpoint back, the request had caused its last failure")

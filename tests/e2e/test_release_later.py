@@ -36,7 +36,7 @@ def test_a_stop_waits_for_no_lease(world):
     began = time.monotonic()
     assert r.stop() == 0
     assert time.monotonic() - began < 3 * SLOW
-    assert [x["url"] for x in r.lines("KV is left to its lease")] == [p.url]
+    assert [x["url"] for x in r.lines("KV not released: the engine frees it when its lease ends")] == [p.url]
 
 
 def namings(d):
@@ -110,9 +110,9 @@ def test_the_third_answer_is_the_last(world):
     d.fault("status", status=500, count=-1)
     for _ in range(10):
         assert r.complete().status == 500
-    wait("all are given up", lambda: len(r.lines("KV is left to its lease")) == 10)
+    wait("all are given up", lambda: len(r.lines("KV not released: the engine frees it when its lease ends")) == 10)
     assert p.metric("pdsim:held_requests") == 10 and r.metric("endpoint_kv_outstanding", engine=p.url) == 0
-    line = r.lines("KV is left to its lease")[0]
+    line = r.lines("KV not released: the engine frees it when its lease ends")[0]
     assert line["url"] == p.url and line["attempt"].startswith(tuple(x["req"] for x in r.ends()))
     at = [x.time for x in namings(d)]
     assert len(at) == 30 and at[20] - at[0] > 2.5 and at[29] - at[20] > 0.3

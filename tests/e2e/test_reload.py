@@ -231,8 +231,8 @@ def test_a_reload_without_a_slot_ends_the_oldest_generation(world):
     r.reload(client={"id_header": "X-B"})
     assert list(oldest.events())[-1].json()["error"]
     assert len(list(newer.events())) == 31
-    assert [x["generation"] for x in r.lines("generation must end: a reload needs its slots")] == [1]
-    assert len(r.lines("reload waits: old generations have all slots")) == 1
+    assert [x["generation"] for x in r.lines("an old generation of workers must end: a reload needs its process slots")] == [1]
+    assert len(r.lines("reload waits: old generations of workers have all process slots")) == 1
 
 
 def test_a_live_limit_ends_old_generations(world):

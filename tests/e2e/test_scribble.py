@@ -57,7 +57,7 @@ def collector():
 
 def test_a_mad_process_does_not_end_the_router(world, collector):
     r, engines = begin(world, collector)
-    r.murdered, r.excused = True, ("invariant broken", "words that cannot be")
+    r.murdered, r.excused = True, ("invariant broken", "had impossible values")
     scribbler, load = Scribbler(r, SEED), Load(6, lambda i: ask(r, i))
     wrong = set()
     until = time.monotonic() + SECONDS

@@ -272,4 +272,4 @@ def test_newest_configuration_soon_after_the_last_signal(world):
     assert done and not bad, bad[:5]
     assert min(last) < SOON_MS
     wait("the last configuration", s.settled, 30)
-    assert not s.r.lines("publication waits: readers hold all former tables")
+    assert not s.r.lines("a new endpoint table waits: workers still read all former ones")

@@ -94,7 +94,7 @@ def test_what_begins_anew_has_no_past(world):
 def test_ejected_and_back_name_the_cause(world):
     r, _, d = world.pd(1, 2, pool={**POOL, "eject_failures": 2, "eject_time": "200ms"})
     d[0].fault("empty200", count=2)
-    wait("back", lambda: r.complete() and r.lines("endpoint back, its trial went well"))
-    (out,), (back,) = r.lines("endpoint ejected, its requests fail"), r.lines("endpoint back, its trial went well")
+    wait("back", lambda: r.complete() and r.lines("endpoint back, its trial request succeeded"))
+    (out,), (back,) = r.lines("endpoint ejected, its requests fail"), r.lines("endpoint back, its trial request succeeded")
     assert out["url"] == back["url"] == d[0].url and out["last"] == back["last"] == "bad_answer"
     assert "unusable" in out["why"] and "status" not in out

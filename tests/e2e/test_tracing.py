@@ -281,7 +281,7 @@ def test_a_scribbled_position_is_repaired(world, collector, word):
     """The ring's worker would find no room any more."""
     r, _, _ = world.pd(tracing={"otlp": collector.url, "ring": "16KiB"}, workers=1, log_level="debug")
     assert len(collector.of(traced(r)[0], 3)) == 3
-    r.excused = ("words that cannot be",)
+    r.excused = ("had impossible values",)
     wait("the exporter has moved on", lambda: counts(r)["exported"] == 3)
     with contextlib.closing(Segment(r)) as seg:
         seg.write(seg.parts["spans"] + word, "=Q", 1 << 40)

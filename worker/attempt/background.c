@@ -91,8 +91,8 @@ static void
 give_up(struct background *e)
 {
 	if (e->task == TASK_NAME_KV)
-		log_info("KV is left to its lease", LOG_S("attempt", e->attempt),
-			LOG_S("url", e->holder->url));
+		log_info("KV not released: the engine frees it when its lease ends",
+			LOG_S("attempt", e->attempt), LOG_S("url", e->holder->url));
 	end(e);
 }
 

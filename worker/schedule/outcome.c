@@ -185,7 +185,7 @@ back(const struct exchange *x)
 	x->engine->trial = 0;
 	if (!eject_trial_good(x->w->seg, ep->slot, trial, clock_ms()))
 		return;
-	log_info("endpoint back, its trial went well", LOG_S("url", ep->url),
+	log_info("endpoint back, its trial request succeeded", LOG_S("url", ep->url),
 		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name),
 		LOG_S("last", tally_last_name(x->w->seg, ep->slot)));
 	wake(x);
@@ -502,7 +502,7 @@ outcome_take_back(const struct exchange *x, uint64_t charged_ms)
 	if (!of_this_life(x) || tally_alive_ms(x->w->seg, ep->slot) > charged_ms ||
 		!eject_take_back(x->w->seg, ep->slot, clock_ms(), &x->facts->pool.ejection))
 		return;
-	log_info("endpoint back, its last failure was the request's", LOG_S("url", ep->url),
+	log_info("endpoint back, the request had caused its last failure", LOG_S("url", ep->url),
 		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name),
 		LOG_S("req", x->facts->id));
 	wake(x);
