@@ -78,7 +78,7 @@ void ep_slot_begin(struct seg *seg, uint32_t ep);
 /* The master's scrape, for metrics and status; readable by all. */
 struct ep_scrape {
 	uint32_t running, waiting, kv_usage_ppm;
-	bool absurd;    /* running and waiting are not believed */
+	bool absurd; /* running and waiting are not believed */
 	bool has_tokens;
 	/* the engine's own counters: tokens of prompts, and of answers, for all its clients since its start */
 	uint64_t prompt_tokens, generated_tokens;

@@ -152,7 +152,7 @@ class Desk:
         if words:
             self.file(words, text)
             return
-        for command in text.splitlines():
+        for command in text.replace("\\\n", " ").splitlines():
             code, said = self.run(command)
             assert code == 0, f"{command}\n{said}"
 
