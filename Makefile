@@ -320,6 +320,10 @@ deb: all
 .PHONY: container
 container: deb
 	podman build -t pdrouter:$(subst +,-,$(VERSION)) -f etc/packages/Containerfile build/deb
+# the same image serves a request of simulated engines; skipped where podman or root is missing
+.PHONY: container-test
+container-test: deb
+	@tests/tools/container_test.sh
 # sources, programs, bill of materials, checksums
 .PHONY: dist dist-test
 dist: all
@@ -338,4 +342,4 @@ deb-test: all
 clean:
 	rm -rf build
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench [PEERS=1] | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= UNITDIR= | deb | deb-test | dist | dist-test | container | clean"
+	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench [PEERS=1] | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= UNITDIR= | deb | deb-test | dist | dist-test | container | container-test | clean"
