@@ -218,7 +218,6 @@ take_ended(struct json_object *o, const struct index *x, struct sample *s)
 
 	s->requests_s += 1e3 / SAMPLE_MS;
 	s->failed += status == 0 || status >= 400;
-	s->tokens_s += tokens_s;
 	if (d != NULL && !d->counts_tokens)
 		d->tokens_s += tokens_s;
 	if (status != 200)
@@ -282,6 +281,8 @@ sample_parse(const char *status, const char *requests, struct sample *ret)
 		times_rank(&ret->firsts);
 		times_rank(&ret->gaps);
 		for (size_t i = 0; i < ret->nengines; i++) {
+			if (strcmp(ret->engines[i].role, "decode") == 0)
+				ret->tokens_s += ret->engines[i].tokens_s;
 			times_rank(&ret->engines[i].firsts);
 			times_rank(&ret->engines[i].gaps);
 		}

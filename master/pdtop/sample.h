@@ -41,7 +41,7 @@ struct sample {
 	size_t nrequests;
 	char *version, *state;
 	uint64_t uptime_s, in_flight, waiting, queue_size;
-	double requests_s, tokens_s;
+	double requests_s, tokens_s; /* tokens of all decode engines */
 	uint64_t failed; /* requests that have ended with a status of 400 or more, or without one */
 	struct times firsts, gaps;
 };

@@ -9,10 +9,11 @@
 #define HEAD_ROWS 3 /* totals, times, titles */
 #define BAR 5       /* columns of a full bar */
 #define WAIT_TENTHS 10
-/* Of 80 columns 17 are for the URL, without its scheme; a wider screen has more. */
+/* Of 80 columns 17 are for the URL, without its scheme; a wider screen has more, and the pool. */
 #define NARROW 80
 #define URL_LEAST 17
 #define URL_MOST 40
+#define POOL 12
 
 void
 screen_begin(void)
@@ -75,10 +76,17 @@ colour_of(const char *state)
 		       : (attr_t)COLOR_PAIR(2);
 }
 
+/* With the blank behind it; 0: there is no room. */
+static int
+pool_columns(void)
+{
+	return COLS >= NARROW + POOL + 1 ? POOL + 1 : 0;
+}
+
 static int
 url_columns(void)
 {
-	const int n = URL_LEAST + (COLS > NARROW ? COLS - NARROW : 0);
+	const int n = URL_LEAST + (COLS > NARROW ? COLS - NARROW - pool_columns() : 0);
 
 	return n < URL_MOST ? n : URL_MOST;
 }
@@ -107,7 +115,7 @@ static void
 draw_engine(int row, const struct engine_row *r, uint64_t most)
 {
 	char bar[BAR + 1], count[32], tokens[16] = "-", p50[16], p99[16], gap50[16], gap99[16];
-	const int columns = url_columns();
+	const int columns = url_columns(), pool = pool_columns();
 
 	bar_text(r, most, bar);
 	(void)snprintf(count, sizeof(count),
@@ -118,10 +126,11 @@ draw_engine(int row, const struct engine_row *r, uint64_t most)
 	times_text(&r->firsts, p50, p99);
 	times_text(&r->gaps, gap50, gap99);
 	put(row, colour_of(r->state),
-		"%-3.3s %-8.8s %-*.*s %s %5.5s %5.5s %5.5s %5.5s %4.4s %5.5s %3" PRIu64
+		"%-*.*s%-3.3s %-8.8s %-*.*s %s %5.5s %5.5s %5.5s %5.5s %4.4s %5.5s %3" PRIu64
 		" %4" PRIu64,
-		r->role, r->state, columns, columns, without_scheme(r->url), bar, count, tokens,
-		p50, p99, gap50, gap99, r->ejections, r->failures);
+		pool, pool > 0 ? POOL : 0, r->pool, r->role, r->state, columns, columns,
+		without_scheme(r->url), bar, count, tokens, p50, p99, gap50, gap99, r->ejections,
+		r->failures);
 }
 
 /* Rows between the head and the last line. */
@@ -139,9 +148,9 @@ draw_engines(const struct sample *s, const struct choice *c)
 
 	for (size_t i = 0; i < s->nengines; i++)
 		most = s->engines[i].in_flight > most ? s->engines[i].in_flight : most;
-	put(2, A_REVERSE, "%-3.3s %-8s %-*s %-11s %5s %5s %5s %4s %5s %3s %4s%*s", "role", "state",
-		url_columns(), "engine", "  in flight", "tok/s", "p50ms", "p99ms", "gap", "gap99",
-		"eje", "fail", COLS, "");
+	put(2, A_REVERSE, "%-*.*s%-3.3s %-8s %-*s %-11s %5s %5s %5s %4s %5s %3s %4s%*s",
+		pool_columns(), pool_columns(), "pool", "role", "state", url_columns(), "engine",
+		"  in flight", "tok/s", "p50ms", "p99ms", "gap", "gap99", "eje", "fail", COLS, "");
 	for (size_t i = 0; i < s->nengines; i++) {
 		if (!sample_matches(&s->engines[i], c->filter))
 			continue;
@@ -170,7 +179,8 @@ draw_requests(const struct sample *s, const struct choice *c)
 		if (n >= c->top && n < c->top + room())
 			put(HEAD_ROWS + (int)(n - c->top), A_NORMAL,
 				"%8.1fs %-8.8s %-20.20s %-12.12s %s %s", (double)r->total_ms / 1e3,
-				r->state, r->id, r->model, r->prefill, r->decode);
+				r->state, r->id, r->model, without_scheme(r->prefill),
+				without_scheme(r->decode));
 		n++;
 	}
 	return n;
@@ -179,6 +189,8 @@ draw_requests(const struct sample *s, const struct choice *c)
 static void
 draw_head(const struct sample *s, const char *error)
 {
+	char p50[16], p99[16], gap50[16], gap99[16];
+
 	if (error != NULL) {
 		put(0, A_BOLD | (attr_t)COLOR_PAIR(1), "%s", error);
 	} else {
@@ -187,11 +199,12 @@ draw_head(const struct sample *s, const char *error)
 			"/%" PRIu64,
 			s->version, s->state, s->uptime_s, s->in_flight, s->waiting, s->queue_size);
 	}
+	times_text(&s->firsts, p50, p99);
+	times_text(&s->gaps, gap50, gap99);
 	put(1, A_NORMAL,
-		"%d s: %.1f req/s  %" PRIu64 " failed  %.0f tok/s  first %" PRIu32 ", p99 %" PRIu32
-		"  gap %" PRIu32 ", p99 %" PRIu32,
-		SAMPLE_MS / 1000, s->requests_s, s->failed, s->tokens_s, s->firsts.p50,
-		s->firsts.p99, s->gaps.p50, s->gaps.p99);
+		"%d s: %.1f req/s  %" PRIu64
+		" failed  %.0f tok/s  ms: first %s, p99 %s  gap %s, p99 %s",
+		SAMPLE_MS / 1000, s->requests_s, s->failed, s->tokens_s, p50, p99, gap50, gap99);
 }
 
 void

@@ -207,16 +207,17 @@ def test_a_dead_workers_requests_are_not_listed(world):
 
 
 class Screen:
-    """pdctl top in a terminal of 80 x 24."""
+    """pdctl top in a terminal of 80 x 24, or wider."""
 
-    def __init__(self, world, r):
+    def __init__(self, world, r, columns=80):
+        self.columns = columns
         self.tmux = ["tmux", "-S", str(world.file("tmux")), "-f", "/dev/null"]
-        subprocess.run([*self.tmux, "new-session", "-d", "-x", "80", "-y", "24", f"{BIN}/pdctl -s {r.control} top; echo over; read x"], check=True,
+        subprocess.run([*self.tmux, "new-session", "-d", "-x", str(columns), "-y", "24", f"{BIN}/pdctl -s {r.control} top; echo over; read x"], check=True,
                        env={**os.environ, "TERM": "screen", "LC_ALL": "C.UTF-8"})
 
     def lines(self):
         text = subprocess.run([*self.tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True).stdout.splitlines()
-        assert len(text) <= 24 and all(len(x) <= 80 for x in text)
+        assert len(text) <= 24 and all(len(x) <= self.columns for x in text)
         return text
 
     def shows(self, what):
@@ -255,6 +256,8 @@ def test_top_shows_engines_and_requests(world):
         s.shows("in flight 0 ")
         s.keys("q")
         s.shows("over")
+    with contextlib.closing(Screen(world, r, 120)) as s:
+        assert s.shows("tok/s p50ms").split()[:3] == ["pool", "rol", "state"] and s.shows("pre up").startswith(MODEL)
     assert r.ctl("top").stderr == "pdctl: top needs a terminal\n"
 
 
