@@ -92,6 +92,19 @@ def busy(world):
         s.close()
 
 
+def test_requests_that_fail_alike_are_one_row(browser, world):
+    r, (p,), _ = world.pd(admin=admin(), workers=1)
+    p.tell("/sim/health", status=503)
+    r.wait_metric("endpoint_up", 0, engine=p.url)
+    assert [r.complete().status for _ in range(5)] == [503] * 5 and r.complete(headers=[("X-Request-Id", "newest")]).status == 503
+    see(browser, r)
+    rows = "[...document.querySelectorAll('#failures tbody tr')].map((e) => e.innerText)"
+    wait("the last one", lambda: "newest" in str(browser.run(rows)))
+    (row,) = browser.run(rows)
+    assert "no_prefill_endpoint × 6" in row
+    fits(browser)
+
+
 def test_what_is_seen(browser, busy):
     see(browser, busy)
     assert text(browser, "#t-up") == "4 / 4" and text(browser, "#t-flight") == "4"

@@ -442,13 +442,24 @@ function engine_name(row) {
 	return row >= 0 && seen.fleet.list[row] ? short(seen.fleet.list[row].url) : "";
 }
 
+// Requests that failed alike are one row, with the newest of them.
+function grouped(failures) {
+	const groups = new Map();
+	for (const f of failures) {
+		const key = JSON.stringify([f.reason, f.status, f.model, f.prefill, f.decode]);
+		const group = groups.get(key) ?? { ...f, n: 0 };
+		group.n++;
+		groups.set(key, group);
+	}
+	return [...groups.values()];
+}
+
 function draw_failures() {
-	const failures = seen.now.failures;
-	const rows = failures.map((f) => {
+	const rows = grouped(seen.now.failures).map((f) => {
 		const engines = [f.prefill, f.decode].map(engine_name).filter((n) => n !== "").join(" → ");
 		const section = section_of(f);
 		const link = el("a", { href: `status/runbook#:~:text=${encodeURIComponent(`## ${section}`)}`, target: "_blank", rel: "noopener" }, section);
-		const cells = [`${age_of(f.age_ms)} ago`, el("code", {}, f.reason), f.status || "none", f.model || "–", engines || "–",
+		const cells = [`${age_of(f.age_ms)} ago`, el("span", {}, el("code", {}, f.reason), f.n > 1 ? ` × ${f.n}` : ""), f.status || "none", f.model || "–", engines || "–",
 			el("span", { class: "name" }, f.id), link];
 		return el("tr", { role: "row" }, ...cells.map((c) => el("td", { role: "cell" }, c, " ")));
 	});
