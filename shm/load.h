@@ -80,7 +80,7 @@ struct ep_scrape {
 	uint32_t running, waiting, kv_usage_ppm;
 	bool absurd; /* running and waiting are not believed */
 	bool has_tokens;
-	/* the engine's own counters: tokens of prompts, and of answers, for all its clients since its start */
+	/* the engine's own counters since its start, of all its clients: tokens of prompts, of answers */
 	uint64_t prompt_tokens, generated_tokens;
 	uint64_t at_ms; /* 0 = never */
 };

@@ -70,8 +70,9 @@ python_words(char *const *words)
 }
 
 /*
- * How many of the words name another router's program: "vllm-router", "python3 -m vllm_router.app", "smg launch".  So a
- * whole command line may be given, as it was copied.  0: they name none.
+ * How many of the words name another router's program: "vllm-router", "smg launch",
+ * "python3 -m vllm_router.app".  So a whole command line may be given, as it was copied.
+ * 0: the words name none.
  */
 static int
 program_words(char *const *words)
@@ -87,8 +88,8 @@ program_words(char *const *words)
 	return n;
 }
 
-/* The words without those of another router's program, which may stand behind -t and --print-config.  The caller frees
- * the list, not the words. */
+/* The words without those of another router's program, which may stand behind -t and
+ * --print-config.  The caller frees the list, not the words. */
 static char **
 without_program(int argc, char **argv, int *ret_argc)
 {

@@ -3,7 +3,8 @@
  * etc/README.md and conf_flags.c walk these rows.
  *
  * S = production-stack's router (src/vllm_router/parsers/parser.py at a6ab626 and its PRs 777, 841,
- * 890, 913), G = sglang-router 0.3.2 (router_args.py), V = vllm-router 0.1.17.  Names, forms and defaults are theirs.
+ * 890, 913), G = sglang-router 0.3.2 (router_args.py), V = vllm-router 0.1.17
+ * (vllm-project/router).  Names, forms and defaults are theirs.
  *
  * USED(id, name, argument, what it becomes): argument NULL for a switch
  * IDLE(id, name, argument, why it has no effect): accepted, with a line of the log

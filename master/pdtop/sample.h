@@ -20,8 +20,8 @@ struct engine_row {
 	char *pool, *role, *url, *state;
 	uint64_t in_flight, max_inflight; /* 0: no limit */
 	uint64_t failures, ejections;
-	/* as the engine counts for all its clients: of prompts at a prefill engine, of answers at a decode engine.  Else, of
-	 * a decode engine, those of requests that have ended */
+	/* as the engine counts for all its clients: of prompts at a prefill engine, of answers at a
+	 * decode engine.  Else, of a decode engine, those of requests that have ended */
 	double tokens_s;
 	bool counts_tokens;  /* the engine counts */
 	struct times firsts; /* to the first byte */

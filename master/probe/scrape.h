@@ -22,8 +22,9 @@ void scrape_changed(struct engine *e);
 /* Why the load of the engine is unknown, also: not believed (belief.h).  "": it is known. */
 const char *scrape_unknown(const struct engine *e);
 
-/* The engine's own counters: tokens per second of prompts (of a prefill engine) or of answers (of a decode engine), for all
- * its clients, over the last second or more.  False: it has no such counters, or the last page is too old. */
+/* By the engine's own counters: tokens per second of prompts (of a prefill engine) or of answers (of a
+ * decode engine), for all clients of the engine, over the last second or more.  False: the engine has no
+ * such counters, or its last page is too old. */
 bool scrape_tokens_s(const struct engine *e, double *ret);
 
 /* While the load of others changes, figures are old soon: an engine is scraped often until so many figures are the same. */

@@ -101,11 +101,13 @@ add_ejected(const struct shown *s, enum role role)
 }
 
 /*
- * Whether a request would be served now.  *ret_reason: what else an operator must know; NULL: nothing.
+ * Whether a request would be served now.  *ret_reason: what else an operator must know; NULL:
+ * nothing.
  *
- * Without a prefill engine decode engines serve alone where the pool's `fallback` allows that (go_alone() of
- * worker/schedule/plan.c).  While a prefill engine is STARTING, requests wait for it, and so does a load balancer: a
- * router that has just been started does not give decode engines the prompts of the whole fleet.
+ * Without a prefill engine decode engines serve alone where the pool's `fallback` allows that
+ * (go_alone() of worker/schedule/plan.c).  While a prefill engine is STARTING, requests wait for
+ * it, and so does a load balancer: a router that has just been started does not give decode engines
+ * the prompts of the whole fleet.
  */
 static bool
 can_serve(const struct pool_copy *pool, const struct role_count of[ROLE_N], const char **ret_reason)
