@@ -755,6 +755,94 @@ read_item(struct splice_scan *c)
 	return read_value(c, role);
 }
 
+/* Bytes that a comma, a blank and a word take, or what follows a name. */
+#define PLAIN_ITEM 8
+
+/* Passes a value that is a plain string, digits without a leading zero, or a word.  NULL: it is none of these, or
+ * too near to the end. */
+static inline const uint8_t *
+pass_scalar(const uint8_t *p, const uint8_t *end)
+{
+	const uint8_t *q = p;
+
+	switch (*p) {
+	case '"':
+		q = json_skip_plain(p + 1, end);
+		return q < end && *q == '"' ? q + 1 : NULL;
+	case 't':
+		return memcmp(p, "true", 4) == 0 ? p + 4 : NULL;
+	case 'n':
+		return memcmp(p, "null", 4) == 0 ? p + 4 : NULL;
+	case 'f':
+		return memcmp(p, "false", 5) == 0 ? p + 5 : NULL;
+	case '1' ... '9':
+		while (q < end && *q >= '0' && *q <= '9')
+			q++;
+		return q < end && (*q == ',' || *q == '}' || *q == ']') && q - p <= SPLICE_MAX_PIECE
+			       ? q
+			       : NULL;
+	default:
+		return NULL;
+	}
+}
+
+/* Passes `"name":` of a member, and a blank; NULL as pass_scalar(). */
+static inline const uint8_t *
+pass_plain_name(const uint8_t *p, const uint8_t *end)
+{
+	const uint8_t *q = *p == '"' ? json_skip_plain(p + 1, end) : end;
+
+	if (end - q < PLAIN_ITEM || q[0] != '"' || q[1] != ':' || q - p > SPLICE_MAX_PIECE)
+		return NULL;
+	return q + 2 + (q[2] == ' ');
+}
+
+/*
+ * Passes items of containers without a role, which are most items of an engine's answer: as long as they are written as
+ * nearly all are, and certainly valid.  Returns false if the first one is not; read_item() reads it.
+ */
+static bool
+pass_plain_items(struct splice_scan *c)
+{
+	const uint8_t *const start = c->p, *const end = c->until, *p = start, *q;
+	size_t depth = c->depth;
+
+	for (; depth > 0 && end - p >= PLAIN_ITEM; p = q) {
+		uint8_t *level = &c->level[depth - 1];
+		const bool object = (*level & LEVEL_OBJECT) != 0;
+
+		if ((*level & LEVEL_ROLE) != R_NONE)
+			break;
+		q = p;
+		if (*q == (object ? '}' : ']')) {
+			q++;
+			depth--;
+			continue;
+		}
+		if ((*level & LEVEL_FILLED) != 0) {
+			if (*q != ',')
+				break;
+			q += 1 + (q[1] == ' ');
+		}
+		if (object && (q = pass_plain_name(q, end)) == NULL)
+			break;
+		if (*q == '{' || *q == '[') {
+			if (depth == SPLICE_MAX_DEPTH)
+				break;
+			c->level[depth++] = *q++ == '{' ? LEVEL_OBJECT : 0;
+		} else if ((q = pass_scalar(q, end)) == NULL) {
+			break;
+		} else if (!object && q[-1] >= '0' && q[-1] <= '9') {
+			(void)json_skip_integers(&q, end);
+		}
+		*level |= LEVEL_FILLED;
+	}
+	c->p = p;
+	c->depth = depth;
+	value_end(c);
+	return p != start;
+}
+
 /* Reads up to the object's first member. */
 static bool
 read_open(struct splice_scan *c)
@@ -774,7 +862,7 @@ read_items(struct splice_scan *c)
 {
 	while (c->depth > 0 && (c->p < c->until || c->until == c->end)) {
 		if (c->string.start == NULL) {
-			if (!read_item(c))
+			if (!pass_plain_items(c) && !read_item(c))
 				return false;
 			continue;
 		}
@@ -900,11 +988,8 @@ splice_value(const char *text, size_t len)
 {
 	struct splice_scan c = scan_of(text, len);
 
-	if (!read_value(&c, R_NONE))
+	if (!read_value(&c, R_NONE) || !read_items(&c))
 		return 0;
-	while (c.depth > 0)
-		if (!read_item(&c))
-			return 0;
 	return offset(&c);
 }
 

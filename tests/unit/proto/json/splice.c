@@ -682,6 +682,53 @@ Test(splice, member_raw)
 	cr_assert_eq(seg.n, 4);
 }
 
+/* An answer as engines write it, and the same with two blanks after each comma and colon.  The byte at i is
+ * replaced in both.  Returns whether they are read differently. */
+static bool
+blanks_matter(const char *answer, size_t i, char byte)
+{
+	char dense[600], spread[1200];
+	size_t n = 0, at[601];
+	const size_t len = strlen(answer);
+	struct splice_seg a, b;
+	int found;
+
+	for (size_t k = 0; k < len; k++) {
+		const bool separates = answer[k] == ',' || answer[k] == ':';
+
+		at[k] = n;
+		dense[k] = spread[n++] = k == i ? byte : answer[k];
+		if (separates)
+			memcpy(spread + n, "  ", 2);
+		n += separates ? 2 : 0;
+	}
+	at[len] = n;
+	found = splice_member_raw(dense, len, "wanted", &a);
+	return found != splice_member_raw(spread, n, "wanted", &b) ||
+	       (found == 1 && (b.p != spread + at[a.p - dense] ||
+				      b.p + b.n != spread + at[a.p + a.n - dense]));
+}
+
+/* Values without a role are passed in one loop where they are written without blanks. */
+Test(splice, what_is_written_without_blanks_is_read_as_strictly)
+{
+	static const char answer[] =
+		"{\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"message\":{\"content\":\" they\",\"refusal\":null,"
+		"\"calls\":[]},\"a\":{},\"finish_reason\":\"length of this is more than sixteen\"}],\"usage\":{"
+		"\"total\":1337,\"x\":true,\"y\":false,\"z\":-1,\"e\":1e5},\"wanted\":{\"ids\":[21,20,19,10,9,0,1],"
+		"\"lists\":[[1,2],[3],[\"4\",5,null,true]],\"port\":38459},\"last\":[7]}          ";
+	static const char bytes[] = "\"\\{}[]0719-.eEtfna \n\x01\x7f\x80\xff";
+	struct splice_seg v;
+
+	cr_assert_eq(splice_member_raw(answer, strlen(answer), "wanted", &v), 1);
+	cr_assert_eq(v.p, strstr(answer, "{\"ids\""));
+	cr_assert_eq(v.p + v.n, strstr(answer, ",\"last\""));
+	for (size_t i = 0; i < strlen(answer); i++)
+		for (size_t b = 0; answer[i] != ',' && answer[i] != ':' && b < strlen(bytes); b++)
+			cr_assert(!blanks_matter(answer, i, bytes[b]), "byte %zu is %#x", i,
+				(unsigned char)bytes[b]);
+}
+
 Test(splice, elements_of_an_array)
 {
 	static const struct {
