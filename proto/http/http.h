@@ -48,8 +48,9 @@ struct span {
 struct http_header {
 	struct span name;
 	struct span value; /* without surrounding blanks */
-	bool hop; /* hop-by-hop: Connection and what it lists, Keep-Alive, Proxy-*, TE, Trailer,
+	bool hop;  /* hop-by-hop: Connection and what it lists, Keep-Alive, Proxy-*, TE, Trailer,
 			      Transfer-Encoding, Upgrade; never forwarded */
+	bool free; /* of no meaning to HTTP; private to http.c */
 };
 
 enum http_framing { HTTP_BODY_NONE, HTTP_BODY_LENGTH, HTTP_BODY_CHUNKED, HTTP_BODY_UNTIL_CLOSE };

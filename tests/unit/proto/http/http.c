@@ -427,6 +427,57 @@ Test(http_rules, every_row_has_samples_and_says_what_http_parser_does)
 	}
 }
 
+/* How many fields http-parser alone sees in a head; -1: it refuses the head. */
+static int
+count_field(http_parser *hp, const char *p, size_t n)
+{
+	(void)p;
+	(void)n;
+	++*(int *)hp->data;
+	return 0;
+}
+
+static int
+parser_fields(enum http_kind kind, const char *buf, size_t n)
+{
+	static const http_parser_settings settings = {.on_header_field = count_field};
+	http_parser hp;
+	int fields = 0;
+
+	http_parser_init(&hp, kind == HTTP_KIND_REQUEST ? HTTP_REQUEST : HTTP_RESPONSE);
+	hp.data = &fields;
+	if (http_parser_execute(&hp, &settings, buf, n) != n || HTTP_PARSER_ERRNO(&hp) != HPE_OK)
+		return -1;
+	return fields;
+}
+
+/* http-parser is not given fields without a meaning to HTTP: it would accept them. */
+Test(http_rules, http_parser_accepts_what_passes)
+{
+	static const char *const heads[] = {
+		"POST /v1/chat?a=b HTTP/1.1\r\nX-A: b c\r\nHost: h:1\r\nContent-Length: 12 \r\nx:\r\n\r\n",
+		"PUT http://h/ HTTP/1.0\r\nTe: x\r\nConnection: te, close\r\nUpgrade: q\r\nA:\t1\r\n\r\n",
+		"HTTP/1.1 200 OK\r\ndate: Thu, 26 Nov 2026\r\nTransfer-Encoding: chunked\r\nb: \r\n\r\n",
+		"HTTP/1.1 404 \r\nProxy-Connection: \r\nconnection: \r\nx: 1\r\n\r\n"};
+	struct http_head h;
+	char buf[128];
+
+	for (size_t k = 0; k < sizeof(heads) / sizeof(heads[0]); k++)
+		for (size_t i = 0, n = strlen(heads[k]); i < n; i++)
+			for (unsigned byte = 0; byte < 256; byte++) {
+				const enum http_kind kind =
+					k < 2 ? HTTP_KIND_REQUEST : HTTP_KIND_RESPONSE;
+
+				memcpy(buf, heads[k], n);
+				buf[i] = (char)byte;
+				if (http_head_parse(&h, kind, buf, n, false) != 0)
+					cr_expect_neq(byte, (unsigned char)heads[k][i], "%s", buf);
+				else
+					cr_expect_eq(parser_fields(kind, buf, n), (int)h.nheaders,
+						"%.*s", (int)n, buf);
+			}
+}
+
 /* ---- heads ---- */
 
 static int
@@ -695,6 +746,15 @@ Test(http_head, a_tab_behind_the_length_is_more_than_http_parser_knows)
 	cr_expect_eq(
 		parse(&h, HTTP_KIND_REQUEST, POST "Content-Length: 5\t\r\n\r\n"), HTTP_E_SYNTAX);
 	cr_expect_eq(parse(&h, HTTP_KIND_REQUEST, POST "Content-Length: 5 \r\n\r\n"), 0);
+}
+
+Test(http_head, a_name_that_begins_like_transfer_encoding_is_one_to_http_parser)
+{
+	struct http_head h;
+
+	cr_expect_eq(parse(&h, HTTP_KIND_REQUEST, POST "Transfer-Encodings: chunked\r\n\r\n"),
+		HTTP_E_SYNTAX);
+	cr_expect_eq(parse(&h, HTTP_KIND_REQUEST, POST "Transfer-Encodin: chunked\r\n\r\n"), 0);
 }
 
 Test(http_head, expectations)
