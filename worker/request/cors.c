@@ -50,12 +50,13 @@ bool
 cors_take(struct cors *c, const struct conf *conf, enum door door, const struct http_head *h)
 {
 	const struct http_header *origin, *headers;
-	const enum route route = route_find(h->path);
+	enum route route;
 
 	if (conf->ncors_origins == 0 || door != DOOR_CLIENTS ||
 		(origin = http_header(h, "origin")) == NULL)
 		return false;
 	c->origin = allowed_origin(conf, origin->value);
+	route = route_find(h->path);
 	if (c->origin == NULL || h->method != HTTP_M_OPTIONS || !route_open(route, door, conf) ||
 		http_header(h, "access-control-request-method") == NULL)
 		return false;
