@@ -295,7 +295,7 @@ is_left_out(const struct line *l, const struct log_field *f)
 	return f->type == LOG_T_NONE || (f->type == LOG_T_STR && f->v.s == NULL && !l->json);
 }
 
-static void
+static INLINE void
 put_value(struct line *l, const struct log_field *f)
 {
 	switch (f->type) {
