@@ -51,10 +51,29 @@ http_line(char *out, const struct http_header *f)
 	return f->name.n + f->value.n + 4;
 }
 
+/* Capital letters differ from small ones in the bit 0x20, and of the bytes of a word letters alone have the bit 0x40. */
+static bool
+eight_letters(const char *p, const char *word)
+{
+	uint64_t a, b;
+
+	memcpy(&a, p, sizeof(a));
+	memcpy(&b, word, sizeof(b));
+	return ((a ^ b) & ~((b & UINT64_C(0x4040404040404040)) >> 1)) == 0;
+}
+
 bool
 span_letters(const char *p, const char *word, size_t n)
 {
-	for (size_t i = 0; i < n; i++)
+	size_t i = 0;
+
+	if (n >= 8) {
+		for (; i + 8 < n; i += 8)
+			if (!eight_letters(p + i, word + i))
+				return false;
+		return eight_letters(p + n - 8, word + n - 8);
+	}
+	for (; i < n; i++)
 		if (lower(p[i]) != word[i])
 			return false;
 	return true;
@@ -187,8 +206,8 @@ http_skip_blank(const char *buf, size_t len)
 struct reader {
 	struct http_head *h;
 	enum http_kind kind;
-	const char *p, *end; /* rest of the head */
-	size_t nlines;       /* field lines seen */
+	const char *p, *end;            /* rest of the head */
+	size_t nlines;                  /* field lines seen */
 	const struct http_header *seen; /* the field that http-parser has reported last */
 	bool has_host, has_length, has_coding;
 	bool close, keep;

@@ -109,7 +109,7 @@ bool http_is_ours(struct span name);
 
 /* Without the blanks and tabs around it (RFC 9110, 5.6.3). */
 struct span span_trim(struct span s);
-/* Case-insensitive comparison of n bytes with as many of a lower-case word. */
+/* Case-insensitive comparison of n bytes with as many of a lower-case word: of letters, digits and any of -./: */
 bool span_letters(const char *p, const char *lower, size_t n);
 /* The same of a span with a NUL-terminated lower-case word.  Most names differ in their length, which of a
  * literal is a constant here. */
