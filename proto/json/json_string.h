@@ -81,14 +81,19 @@ json_is_plain(uint8_t b)
 const uint8_t *json_skip_wide(const uint8_t *p, const uint8_t *end);
 #define JSON_WIDE 128 /* plain bytes that may follow: fewer are not worth the call */
 
-/* As json_skip_plain(), where a whole block is plain, or there is none. */
-static inline const uint8_t *
+#define JSON_NEAR 5 /* blocks in which most other strings end: names, ids */
+
+/* As json_skip_plain(), where a whole block is plain, or there is none.  Inlined, it would make that a function, too. */
+static __attribute__((noinline)) const uint8_t *
 json_skip_blocks(const uint8_t *p, const uint8_t *end)
 {
 	uint64_t found = 0;
 
-	if (end - p >= JSON_WIDE && (json_peculiar(p) | json_peculiar(p + JSON_BLOCK)) == 0)
-		p = json_skip_wide(p + 2 * JSON_BLOCK, end);
+	for (int i = 0; i < JSON_NEAR && end - p >= JSON_BLOCK; i++, p += JSON_BLOCK)
+		if ((found = json_peculiar(p)) != 0)
+			return p + (unsigned)__builtin_ctzll(found) / JSON_BITS;
+	if (end - p >= JSON_WIDE)
+		p = json_skip_wide(p, end);
 	while (end - p >= 2 * JSON_BLOCK && (json_peculiar(p) | json_peculiar(p + JSON_BLOCK)) == 0)
 		p += 2 * JSON_BLOCK;
 	while (end - p >= JSON_BLOCK && (found = json_peculiar(p)) == 0)
