@@ -82,6 +82,7 @@ static const uint32_t key_lengths = 0 KEYS(KEY_LENGTH);
 
 enum role {
 	R_NONE,
+	R_SEARCHED,		/* the outer object, of which splice_member_raw() wants one member */
 	R_BODY,			/* the outer object */
 	R_PROMPT, R_PROMPT_ITEM,
 	R_MESSAGES, R_MESSAGE, R_CONTENT, R_PART, R_TEXT, R_TYPE,
@@ -446,7 +447,7 @@ read_name(struct splice_scan *c, enum role in, size_t comma, enum role *ret_role
 	if (!read_string(c, &key))
 		return false;
 	undo_escapes(&key, buf);
-	if (in == R_BODY && !member_start(c, &key, start, comma, ret_role))
+	if (in <= R_BODY && !member_start(c, &key, start, comma, ret_role))
 		return false;
 	if (roles[in].members[0].key != NULL)
 		*ret_role = member_role(c, in, &key);
@@ -786,37 +787,44 @@ pass_scalar(const uint8_t *p, const uint8_t *end)
 	}
 }
 
-/* Passes `"name":` of a member, and a blank; NULL as pass_scalar(). */
+/* The end of a member's name, before a colon; NULL as pass_scalar(). */
 static inline const uint8_t *
-pass_plain_name(const uint8_t *p, const uint8_t *end)
+plain_name_end(const uint8_t *p, const uint8_t *end)
 {
 	const uint8_t *q = *p == '"' ? json_skip_plain(p + 1, end) : end;
 
 	if (end - q < PLAIN_ITEM || q[0] != '"' || q[1] != ':' || q - p > SPLICE_MAX_PIECE)
 		return NULL;
-	return q + 2 + (q[2] == ' ');
+	return q;
+}
+
+static inline bool
+is_wanted(const struct splice_scan *c, const uint8_t *name, const uint8_t *end)
+{
+	return (size_t)(end - name) == c->name_len && memcmp(name, c->name, c->name_len) == 0;
 }
 
 /*
- * Passes items of containers without a role, which are most items of an engine's answer: as long as they are written as
+ * Passes items that need not be looked at, which are most items of an engine's answer: as long as they are written as
  * nearly all are, and certainly valid.  Returns false if the first one is not; read_item() reads it.
  */
 static bool
 pass_plain_items(struct splice_scan *c)
 {
 	const uint8_t *const start = c->p, *const end = c->until, *p = start, *q;
-	size_t depth = c->depth;
 
-	for (; depth > 0 && end - p >= PLAIN_ITEM; p = q) {
-		uint8_t *level = &c->level[depth - 1];
+	for (; c->depth > 0 && end - p >= PLAIN_ITEM; p = q) {
+		uint8_t *level = &c->level[c->depth - 1];
+		const enum role role = *level & LEVEL_ROLE;
 		const bool object = (*level & LEVEL_OBJECT) != 0;
 
-		if ((*level & LEVEL_ROLE) != R_NONE)
+		if (role > R_SEARCHED)
 			break;
 		q = p;
 		if (*q == (object ? '}' : ']')) {
-			q++;
-			depth--;
+			c->p = ++q;
+			c->depth--;
+			value_end(c);
 			continue;
 		}
 		if ((*level & LEVEL_FILLED) != 0) {
@@ -824,12 +832,17 @@ pass_plain_items(struct splice_scan *c)
 				break;
 			q += 1 + (q[1] == ' ');
 		}
-		if (object && (q = pass_plain_name(q, end)) == NULL)
-			break;
-		if (*q == '{' || *q == '[') {
-			if (depth == SPLICE_MAX_DEPTH)
+		if (object) {
+			const uint8_t *quote = plain_name_end(q, end);
+
+			if (quote == NULL || (role == R_SEARCHED && is_wanted(c, q + 1, quote)))
 				break;
-			c->level[depth++] = *q++ == '{' ? LEVEL_OBJECT : 0;
+			q = quote + 2 + (quote[2] == ' ');
+		}
+		if (*q == '{' || *q == '[') {
+			if (c->depth == SPLICE_MAX_DEPTH)
+				break;
+			c->level[c->depth++] = *q++ == '{' ? LEVEL_OBJECT : 0;
 		} else if ((q = pass_scalar(q, end)) == NULL) {
 			break;
 		} else if (!object && q[-1] >= '0' && q[-1] <= '9') {
@@ -838,8 +851,6 @@ pass_plain_items(struct splice_scan *c)
 		*level |= LEVEL_FILLED;
 	}
 	c->p = p;
-	c->depth = depth;
-	value_end(c);
 	return p != start;
 }
 
@@ -853,7 +864,7 @@ read_open(struct splice_scan *c)
 	if (c->p == c->end || *c->p != '{')
 		return fail(c, "not a JSON object");
 	c->open_at = offset(c);
-	return enter(c, R_BODY, LEVEL_OBJECT);
+	return enter(c, c->s != NULL ? R_BODY : R_SEARCHED, LEVEL_OBJECT);
 }
 
 /* Reads on, to the end of the object or a little beyond that of the step. */
