@@ -900,9 +900,7 @@ follow_finish(struct follow *f, struct membuf *out)
 static void
 set(struct splice_edit *e, enum splice_key k, const struct membuf *value)
 {
-	e->on[k].op = SE_SET;
-	e->on[k].value = value->p;
-	e->on[k].len = value->n;
+	splice_edit(e, k, SE_SET, value->p, value->n);
 }
 
 /* Appends the text to the contents of a string. */
@@ -965,11 +963,8 @@ edit(const struct follow *f, const struct splice *doc, struct splice_edit *e,
 	if (f->chat) {
 		put_messages(f, doc, &made[3]);
 		set(e, SK_MESSAGES, &made[3]);
-		e->on[SK_CONTINUE_FINAL_MESSAGE].op = e->on[SK_ADD_GENERATION_PROMPT].op = SE_SET;
-		e->on[SK_CONTINUE_FINAL_MESSAGE].value = yes;
-		e->on[SK_CONTINUE_FINAL_MESSAGE].len = sizeof(yes) - 1;
-		e->on[SK_ADD_GENERATION_PROMPT].value = no;
-		e->on[SK_ADD_GENERATION_PROMPT].len = sizeof(no) - 1;
+		splice_edit(e, SK_CONTINUE_FINAL_MESSAGE, SE_SET, yes, sizeof(yes) - 1);
+		splice_edit(e, SK_ADD_GENERATION_PROMPT, SE_SET, no, sizeof(no) - 1);
 	} else {
 		put_longer(&prompt, &f->text, &made[3]);
 		set(e, SK_PROMPT, &made[3]);
@@ -988,7 +983,7 @@ follow_next(struct follow *f, const struct splice *doc, struct membuf *out)
 	f->before += f->leg;
 	f->leg = f->leg_all = 0;
 	f->later = true;
-	memset(&e, 0, sizeof(e));
+	e.given = 0;
 	if (f->text.n > 0) { /* else the client's own request */
 		edit(f, doc, &e, made);
 		f->chars = json_characters(f->text.p, f->text.n);

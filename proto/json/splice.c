@@ -1091,13 +1091,14 @@ splice_layout(const struct splice *s, const struct splice_edit *e, struct splice
 	static_assert(
 		2 * SPLICE_MAX_OWNED + 2 * SK_N_KEYS + 2 <= SPLICE_MAX_SEGMENTS, "worst case fits");
 	for (const struct splice_member *m = s->owned; m < s->owned + s->nowned; m++) {
+		const enum splice_op op = splice_op_of(e, m->key);
 		bool again = (met >> m->key & 1) != 0;
 		bool leads = m->index == ncut;
 
 		met |= UINT64_C(1) << m->key;
-		if (e->on[m->key].op == SE_KEEP)
+		if (op == SE_KEEP)
 			continue;
-		if (e->on[m->key].op != SE_CUT && !again) {
+		if (op != SE_CUT && !again) {
 			put(&l, s->text + at, m->val - at);
 			put(&l, e->on[m->key].value, e->on[m->key].len);
 			at = m->end;
@@ -1109,8 +1110,10 @@ splice_layout(const struct splice *s, const struct splice_edit *e, struct splice
 	}
 	put(&l, s->text + at, s->close - at);
 	first = ncut == s->nmembers;
-	for (unsigned k = 0; k < SK_N_KEYS; k++) {
-		if (e->on[k].op != SE_SET || (met >> k & 1) != 0)
+	for (uint64_t left = e->given & ~met; left != 0; left &= left - 1) {
+		const unsigned k = (unsigned)__builtin_ctzll(left);
+
+		if (e->on[k].op != SE_SET)
 			continue;
 		put(&l, keys[k].glue + first,
 			keys[k].len + 4 - first); /* the first goes without comma */

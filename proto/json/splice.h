@@ -147,19 +147,37 @@ const struct splice_member *splice_find(const struct splice *s, enum splice_key 
 long splice_string(const struct splice *s, const struct splice_member *m, char *buf, size_t size);
 
 /*
- * What a leg's body does with owned members.  SE_KEEP is 0, so a zeroed edit changes nothing.
+ * What a leg's body does with owned members.
  * SE_SET with an absent member adds it at the end; with duplicates it replaces the first and cuts the
  * others.  SE_LOWER replaces it only if the client sent it.  SE_CUT removes every occurrence.
  */
 enum splice_op { SE_KEEP, SE_CUT, SE_SET, SE_LOWER };
 
 struct splice_edit {
+	uint64_t
+		given; /* bit k: on[k] holds what splice_edit() was given; others are kept, and on[k] is not read */
 	struct {
 		enum splice_op op;
 		const char *value; /* raw JSON, must outlive the segments */
 		size_t len;
 	} on[SK_N_KEYS];
 };
+
+static inline void
+splice_edit(
+	struct splice_edit *e, enum splice_key k, enum splice_op op, const char *value, size_t len)
+{
+	e->given |= UINT64_C(1) << k;
+	e->on[k].op = op;
+	e->on[k].value = value;
+	e->on[k].len = len;
+}
+
+static inline enum splice_op
+splice_op_of(const struct splice_edit *e, enum splice_key k)
+{
+	return (e->given >> k & 1) != 0 ? e->on[k].op : SE_KEEP;
+}
 
 struct splice_seg {
 	const char *p;

@@ -94,7 +94,7 @@ check_edit(const struct splice *s, const struct splice_edit *e)
 	check_json(out, len);
 	check_rest(s, &after);
 	for (unsigned k = 0; k < SK_N_KEYS; k++) {
-		enum splice_op op = e->on[k].op;
+		enum splice_op op = splice_op_of(e, (enum splice_key)k);
 		size_t before = count(s, (enum splice_key)k),
 		       now = count(&after, (enum splice_key)k);
 		const struct splice_member *m = splice_find(&after, (enum splice_key)k);
@@ -179,7 +179,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const char *const new_values[] = {"1", "\"\\\"}\"", "{\"n\":[]}", "null"};
-	struct splice_edit e = {0};
+	struct splice_edit e;
 	uint32_t hash = 2166136261;
 	char *text = exact_copy(data, size);
 	const char *why = NULL;
@@ -205,11 +205,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	}
 	for (unsigned round = 0; round < 6; round++) {
+		e.given = 0;
 		for (unsigned k = 0; k < SK_N_KEYS; k++) {
 			/* rounds 0..3 do the same to all, the others mix */
-			e.on[k].op = (enum splice_op)(round < 4 ? round : hash >> 30);
-			e.on[k].value = new_values[hash >> 28 & 3];
-			e.on[k].len = strlen(e.on[k].value);
+			const unsigned op = round < 4 ? round : hash >> 30;
+			const char *value = new_values[hash >> 28 & 3];
+
+			if (op != SE_KEEP || (hash & 1) != 0)
+				splice_edit(&e, (enum splice_key)k, (enum splice_op)op, value,
+					strlen(value));
 			hash = hash * 1664525 + 1013904223;
 		}
 		check_edit(&s, &e);

@@ -22,9 +22,7 @@ edit_nothing(struct transfer *t, struct splice_edit *e)
 void
 edit_set_span(struct splice_edit *e, enum splice_key k, enum splice_op op, struct span v)
 {
-	e->on[k].op = op;
-	e->on[k].value = v.p;
-	e->on[k].len = v.n;
+	splice_edit(e, k, op, v.p, v.n);
 }
 
 void
@@ -58,7 +56,7 @@ edit_no_stops(struct splice_edit *e)
 void
 edit_strip(struct transfer *t, struct splice_edit *e)
 {
-	memset(e, 0, sizeof(*e));
+	e->given = 0;
 	for (size_t i = 0; i < sizeof(stripped) / sizeof(stripped[0]); i++)
 		edit_set(e, stripped[i], SE_CUT, NULL);
 	edit_set(e, SK_REQUEST_ID, SE_LOWER, t->id_json);

@@ -825,9 +825,11 @@ expect_edit(const char *text, const struct splice_edit *e, const char *want)
 	free(out);
 }
 
+#define GIVEN(k) (UINT64_C(1) << (k))
+
 Test(splice, cut)
 {
-	static const struct splice_edit e = {
+	static const struct splice_edit e = {.given = GIVEN(SK_N) | GIVEN(SK_STREAM),
 		.on = {[SK_N] = {.op = SE_CUT}, [SK_STREAM] = {.op = SE_CUT}}};
 
 	expect_edit("{}", &e, "{}");
@@ -850,7 +852,7 @@ Test(splice, cut)
 
 Test(splice, set)
 {
-	static const struct splice_edit e = {
+	static const struct splice_edit e = {.given = GIVEN(SK_N) | GIVEN(SK_RID),
 		.on = {[SK_N] = VALUE("[7]"), [SK_RID] = VALUE("\"r\"")}};
 
 	expect_edit("{}", &e, "{\"n\":[7],\"rid\":\"r\"}");
@@ -865,7 +867,7 @@ Test(splice, set)
 
 Test(splice, lower)
 {
-	static const struct splice_edit e = {
+	static const struct splice_edit e = {.given = GIVEN(SK_MAX_COMPLETION_TOKENS),
 		.on = {[SK_MAX_COMPLETION_TOKENS] = {.op = SE_LOWER, .value = "1", .len = 1}}};
 
 	expect_edit("{\"a\":1}", &e, "{\"a\":1}");
@@ -876,7 +878,7 @@ Test(splice, lower)
 
 Test(splice, cut_all_then_set)
 {
-	static const struct splice_edit e = {
+	static const struct splice_edit e = {.given = GIVEN(SK_N) | GIVEN(SK_RID) | GIVEN(SK_MODEL),
 		.on = {[SK_N] = {.op = SE_CUT}, [SK_RID] = VALUE("1"), [SK_MODEL] = VALUE("2")}};
 
 	expect_edit("{\"n\":1}", &e, "{\"model\":2,\"rid\":1}");
@@ -956,13 +958,14 @@ write_body(unsigned *seed, const struct part *parts, size_t n, char *out)
 static void
 random_edit(unsigned *seed, struct splice_edit *e)
 {
-	memset(e, 0, sizeof(*e));
+	memset(e, 0xff, sizeof(*e)); /* what is not given is not read */
+	e->given = 0;
 	for (unsigned k = 0; k < SK_N_KEYS; k++) {
-		if (k > 4 && pick(seed, 6) != 0)
-			continue;
-		e->on[k].op = (enum splice_op)pick(seed, 4);
-		e->on[k].value = pick(seed, 2) ? "\"new\"" : "[9,{}]";
-		e->on[k].len = strlen(e->on[k].value);
+		const enum splice_op op = (enum splice_op)pick(seed, 4);
+		const char *value = pick(seed, 2) ? "\"new\"" : "[9,{}]";
+
+		if (k <= 4 || pick(seed, 6) == 0)
+			splice_edit(e, (enum splice_key)k, op, value, strlen(value));
 	}
 }
 
@@ -975,7 +978,7 @@ edit_parts(const struct splice_edit *e, const struct part *parts, size_t n, stru
 
 	for (size_t i = 0; i < n; i++) {
 		int k = parts[i].owned;
-		enum splice_op op = k >= 0 ? e->on[k].op : SE_KEEP;
+		enum splice_op op = k >= 0 ? splice_op_of(e, (enum splice_key)k) : SE_KEEP;
 		bool again = k >= 0 && met[k];
 
 		if (k >= 0)
@@ -988,7 +991,7 @@ edit_parts(const struct splice_edit *e, const struct part *parts, size_t n, stru
 		nout++;
 	}
 	for (unsigned k = 0; k < SK_N_KEYS; k++)
-		if (e->on[k].op == SE_SET && !met[k]) {
+		if (splice_op_of(e, (enum splice_key)k) == SE_SET && !met[k]) {
 			strcpy(out[nout].key, splice_key_name((enum splice_key)k));
 			out[nout++].value = e->on[k].value;
 		}
@@ -1073,7 +1076,7 @@ Test(splice, random_edits)
 Test(splice, most_segments)
 {
 	char text[16 * SPLICE_MAX_OWNED + 64], *p = text;
-	struct splice_edit e;
+	struct splice_edit e = {.given = 0};
 	struct splice s;
 	char *out;
 
@@ -1082,11 +1085,8 @@ Test(splice, most_segments)
 		p += sprintf(p, "\"x\":0,\"n\":%u,", i);
 	strcpy(p - 1, "}");
 	must_scan(&s, text, strlen(text));
-	for (unsigned k = 0; k < SK_N_KEYS; k++) {
-		e.on[k].op = SE_SET;
-		e.on[k].value = "7";
-		e.on[k].len = 1;
-	}
+	for (unsigned k = 0; k < SK_N_KEYS; k++)
+		splice_edit(&e, (enum splice_key)k, SE_SET, "7", 1);
 	out = edit(&s, &e);
 	expect_json(out);
 	free(out);
