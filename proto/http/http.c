@@ -71,7 +71,7 @@ span_letters(const char *p, const char *word, size_t n)
 		for (; i + 8 < n; i += 8)
 			if (!eight_letters(p + i, word + i))
 				return false;
-		return eight_letters(p + n - 8, word + n - 8);
+		return eight_letters(p + (n - 8), word + (n - 8));
 	}
 	for (; i < n; i++)
 		if (lower(p[i]) != word[i])

@@ -1103,6 +1103,26 @@ Test(http_names, those_that_do_not_pass)
 	}
 }
 
+Test(http_names, words_are_compared_byte_by_byte_without_case)
+{
+	static const char *const words[] = {"te", "upgrade", "http://", "x-api-key", "100-continue",
+		"content-length", "x-request-id.yz", "transfer-encoding",
+		"application/json/a-word"};
+	char text[32];
+
+	for (size_t w = 0; w < sizeof(words) / sizeof(words[0]); w++)
+		for (size_t i = 0, n = strlen(words[w]); i < n; i++)
+			for (int byte = 0; byte < 256; byte++) {
+				const bool capital = byte >= 'A' && byte <= 'Z';
+
+				memcpy(text, words[w], n);
+				text[i] = (char)byte;
+				cr_expect_eq(span_letters(text, words[w], n),
+					(capital ? byte + 'a' - 'A' : byte) == words[w][i],
+					"%s: byte %zu is %#x", words[w], i, (unsigned)byte);
+			}
+}
+
 Test(http_url, percent_codes_are_undone)
 {
 	static const struct {
