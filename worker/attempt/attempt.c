@@ -233,6 +233,7 @@ leg_ready(struct attempt *a, enum leg_kind kind, const struct leg_ops *ops)
 		.owner = a,
 		.w = a->w,
 		.keep = kind != LEG_DECODE,
+		.body_alone = kind != LEG_DECODE, /* the client gets the head of a refusal alone */
 		/* idle connections may be as dead as the first attempt's */
 		.route = a->kind == ATTEMPT_OTHER && kind != LEG_LOOKUP ? LEG_FRESH_CONN
 									: LEG_ANY_CONN,

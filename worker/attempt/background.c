@@ -234,6 +234,7 @@ static struct background *new (
 	e->leg = (struct leg){.ops = &ops,
 		.w = w,
 		.keep = true,
+		.body_alone = true,
 		.connect_ms = BACKGROUND_MS / 2,
 		.wait_ms = BACKGROUND_MS / 2};
 	for (e->nto = 0; e->nto < n && e->nto < BACKGROUND_ENGINES; e->nto++)

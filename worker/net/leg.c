@@ -607,7 +607,8 @@ take_head(struct leg *leg, const struct http_head *h)
 		   strncasecmp(type->value.p, "text/event-stream", 17) == 0;
 	leg->length = h->content_length;
 	http_body_init(&leg->body, h->framing, h->content_length);
-	keep_head(leg, h);
+	if (!leg->body_alone || h->status >= 300)
+		keep_head(leg, h);
 	leg->state = LEG_BODY;
 }
 

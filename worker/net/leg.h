@@ -116,6 +116,8 @@ struct leg {
 	/* mode, set by the owner: the whole answer is stored in `answer`; else payload() gets
 	 * it */
 	bool keep;
+	/* property of the exchange: of an answer below 300 no line of the head is wanted */
+	bool body_alone;
 	/* fact about the message that was sent: it must not reach an engine twice */
 	bool once;
 	bool wait_each; /* property of the exchange: the time limit begins again with every byte */
@@ -135,7 +137,7 @@ struct leg {
 	bool sse;        /* fact from the answer's head: text/event-stream */
 	uint64_t length; /* with HTTP_BODY_LENGTH in `body` */
 	struct http_body body;
-	/* end-to-end header lines for the client, "Name: value\r\n"... */
+	/* end-to-end header lines for the client, "Name: value\r\n"...; NULL: none were wanted */
 	char *head;
 	char *partial; /* an incomplete head, between reads */
 	uint32_t head_len, partial_len;
