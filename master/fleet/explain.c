@@ -20,6 +20,7 @@
 #include "shm/core/rcu.h"
 #include "shm/prefix.h"
 #include "worker/schedule/policy.h"
+#include "worker/schedule/select.h"
 
 #define ALL_GROUPS UINT64_MAX
 
@@ -81,6 +82,22 @@ answer_of(const struct query *q, enum role role, const struct table_pick *pick)
 	return a;
 }
 
+/* The share of the requests at the role's engines that are other routers', now; a worker has a mean of some time. */
+static uint32_t
+others(const struct query *q, enum role role)
+{
+	struct select_means m = {.work = 0};
+
+	for (uint32_t i = 0; i < q->pool->n[role]; i++) {
+		const struct ep_view e = ep_view(q->fleet->seg, q->pool->picks[role][i].slot,
+			q->now_ms, q->table->foreign_max_age_ms);
+
+		m.own += e.count;
+		m.others += e.foreign;
+	}
+	return select_others(&m);
+}
+
 /* Requests whose length is not known, of other routers or where load counts requests, count as long as this one. */
 static struct policy_view
 view_of(const struct query *q, enum role role)
@@ -100,6 +117,7 @@ view_of(const struct query *q, enum role role)
 		.tokens = (uint32_t)q->tokens,
 		.unit_tokens = tokens ? 1 : (uint32_t)q->tokens,
 		.found = q->found,
+		.others = others(q, role),
 		.now_ms = q->now_ms,
 		.slow_start_ms = tp->slow_start_ms,
 		.foreign_max_age_ms = q->table->foreign_max_age_ms};
@@ -361,6 +379,7 @@ scan(const char *prompt, size_t n, struct splice *ret, char **ret_body)
 
 /* What is known of a prompt.  The query points to it. */
 struct known {
+	char *body; /* where the prompt stands, if not as it came */
 	struct prefix_key key;
 	struct prefix_found *found;
 };
@@ -372,8 +391,7 @@ look_up(struct query *q, const char *prompt, size_t n, struct known *ret)
 	const struct seg *seg = q->fleet->seg;
 	struct prefix_secret secret;
 	struct splice doc = {.text = NULL};
-	char *body;
-	const enum splice_key where = scan(prompt, n, &doc, &body);
+	const enum splice_key where = scan(prompt, n, &doc, &ret->body);
 
 	prefix_secret_make(&secret, seg->hdr->seed);
 	q->tokens = prompt_tokens(&doc);
@@ -384,7 +402,6 @@ look_up(struct query *q, const char *prompt, size_t n, struct known *ret)
 			seg, &ret->key, prefix_row_of(q->pool), (uint32_t)q->tokens, ret->found);
 	}
 	q->found = ret->found;
-	free(body);
 }
 
 static void
@@ -424,5 +441,6 @@ explain(struct fleet *f, const char *what, const char *prompt, size_t n, struct 
 	answer(&q, out);
 	free(q.engines);
 	free(known.found);
+	free(known.body);
 	return 0;
 }

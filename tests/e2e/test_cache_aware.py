@@ -242,6 +242,22 @@ def test_explain_shows_the_costs_that_are_compared(world, hold):
     assert [(e["cost"] is None, e["expected_hit"] > 0) for e in engines] == [(i == home, i == home) for i in range(3)]
 
 
+def test_explain_shows_the_home_of_what_no_engine_has(world):
+    """Another router has a request at each engine.  The lowest cost gets the request."""
+    r, p, d = world.pd(3, 1, engine={"load": 1}, pool=POOL, **{**QUIET, "workers": 1, "stats_interval": "200ms"})
+    homes = set()
+    for k in range(6):
+        wait("the foreign load", lambda: set(hits(r, "x", "foreign").values()) == {1})
+        prompt = f"{k}" + talk("conversation", 8000)
+        cost = hits(r, prompt, "cost")
+        home, low, high = min(cost, key=cost.get), min(cost.values()), max(cost.values())
+        assert sorted(cost.values()) == [low, high, high] and 990 <= high - low <= 1001, cost
+        assert r.complete(prompt).status == 200
+        assert p[one(p, f"{k}conversation")].url == home
+        homes.add(home)
+    assert len(homes) > 1
+
+
 def test_explain_reads_the_body_of_a_chat(world):
     r, p, d = world.pd(2, 1, engine=CACHE, pool=POOL, **QUIET)
     body = {"model": MODEL, "messages": [{"role": "system", "content": talk("system", 4000)}, {"role": "user", "content": "hello"}]}

@@ -60,8 +60,7 @@ select_means_use(struct select_means *m, struct selection *s)
 		s->foreign_max_age_ms);
 	m->own += (e.count - m->own) / OTHERS_SHARE;
 	m->others += (e.foreign - m->others) / OTHERS_SHARE;
-	if (m->others > 0)
-		s->others = (uint32_t)(SELECT_ALL_OTHERS * m->others / (m->own + m->others));
+	s->others = select_others(m);
 }
 
 void

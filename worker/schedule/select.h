@@ -101,6 +101,13 @@ struct select_means {
 
 #define SELECT_ALL_OTHERS 256
 
+/* The share that is other routers', of SELECT_ALL_OTHERS. */
+static inline uint32_t
+select_others(const struct select_means *m)
+{
+	return m->others > 0 ? (uint32_t)(SELECT_ALL_OTHERS * m->others / (m->own + m->others)) : 0;
+}
+
 /* Before a selection whose `found` and `computes` are set: sets what the means are for, and looks at one endpoint more. */
 void select_means_use(struct select_means *m, struct selection *s);
 /* After it: so many tokens were reserved. */
