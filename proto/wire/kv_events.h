@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/wire/msgpack.h"
+
 #define KV_EVENTS_BLOCK_MAX 65536 /* tokens of a block; engines have 1 to some thousands */
 #define KV_EVENTS_END UINT64_MAX  /* number of the message that ends a replay; its batch is empty */
 
@@ -26,6 +28,14 @@ enum kv_event_kind {
 	KV_EVENT_BAD,     /* of a known kind, but a member is missing or absurd */
 };
 
+/* Values of a list, in the message. */
+struct kv_list {
+	struct msgpack at;
+	uint64_t n; /* that are left */
+};
+
+#define KV_EVENT_EXTRA_MAX 2
+
 struct kv_event {
 	enum kv_event_kind kind;
 	uint64_t blocks;       /* stored or removed; at most the message's bytes */
@@ -33,6 +43,17 @@ struct kv_event {
 	/* Neither of another memory than the GPU's, nor of a further group of layers: models with several kinds of attention
 	 * store the same tokens once in each group. */
 	bool counts;
+	/* The following last as long as the message.  Of blocks stored: */
+	struct kv_list ids; /* of the tokens of all blocks */
+	bool first;         /* no block is before them; else: */
+	uint64_t parent;    /* the hash of the one before */
+	bool adapter;       /* an adapter computed them: */
+	struct msgpack_text adapter_name;
+	/* what the first block's hash depends on besides the ids: adapter, salt.  More, or other kinds: KV_EVENT_EXTRA_MAX
+	 * + 1 */
+	unsigned nextra;
+	struct msgpack_text extra[KV_EVENT_EXTRA_MAX];
+	struct kv_list hashes; /* of blocks stored or removed */
 };
 
 struct kv_batch {
@@ -44,5 +65,8 @@ typedef void kv_event_fn(const struct kv_event *e, void *arg);
 
 /* Calls fn for each event in order.  False if the message is not one complete batch; fn may have been called by then. */
 bool kv_events_read(const void *msg, size_t len, struct kv_batch *ret, kv_event_fn *fn, void *arg);
+/* The next value.  False: it is none. */
+bool kv_events_id(struct kv_list *ids, uint32_t *ret);
+bool kv_events_hash(struct kv_list *hashes, uint64_t *ret);
 /* The second frame.  False: it has not 8 bytes. */
 bool kv_events_number(const void *frame, size_t len, uint64_t *ret);

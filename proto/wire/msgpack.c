@@ -96,11 +96,33 @@ items(const struct msgpack_value *v)
 	return v->kind == MSGPACK_MAP ? 2 * v->n : v->kind == MSGPACK_ARRAY ? v->n : 0;
 }
 
+/* Passes unsigned integers, which long lists are made of: at most `most` of them.  Returns how many. */
+static uint64_t
+skip_uints(struct msgpack *r, uint64_t most)
+{
+	const uint8_t *p = r->p;
+	uint64_t n = 0;
+
+	for (; n < most && r->end - p >= 5; n++) /* the longest has 5 bytes */
+		if (*p < 0x80)
+			p++;
+		else if (*p == 0xce)
+			p += 5;
+		else if (*p == 0xcd)
+			p += 3;
+		else
+			break;
+	r->p = p;
+	return n;
+}
+
 /* Passes what a container holds, at any depth. */
 bool
 msgpack_skip(struct msgpack *r, const struct msgpack_value *container)
 {
-	for (uint64_t todo = items(container); todo > 0; todo--) {
+	uint64_t todo = items(container);
+
+	for (todo -= skip_uints(r, todo); todo > 0; todo--) {
 		struct msgpack_value v;
 
 		if (!msgpack_next(r, &v))

@@ -197,3 +197,107 @@ Test(kv_events, number_of_a_message)
 	cr_assert_not(kv_events_number("\x00\x00\x00\x00\x00\x01\x02", 7, &n));
 	cr_assert_not(kv_events_number("\x00\x00\x00\x00\x00\x01\x02\x03\x04", 9, &n));
 }
+
+/* --- what blocks are made of --- */
+
+static uint64_t
+next_hash(struct kv_list *l)
+{
+	uint64_t hash = 0;
+
+	cr_assert(kv_events_hash(l, &hash));
+	return hash;
+}
+
+/* Reads one event from memory that stays, and frees it afterwards with whatever looks at it. */
+static void
+with_event(const char *msg, size_t n, void (*look)(struct kv_event *e))
+{
+	char *copy = malloc(n);
+	struct got got = {.n = 0};
+
+	memcpy(copy, msg, n);
+	cr_assert(kv_events_read(copy, n, &got.batch, take, &got));
+	cr_assert_eq(got.n, 1);
+	look(&got.e[0]);
+	free(copy);
+}
+#define WITH_EVENT(text, look) with_event(text, sizeof(text) - 1, look)
+
+static void
+four_ids(struct kv_event *e)
+{
+	const uint32_t want[] = {1, 200, 4096, 200000};
+	uint32_t id;
+
+	cr_expect_eq(e->ids.n, 4);
+	for (int i = 0; i < 4; i++) {
+		cr_assert(kv_events_id(&e->ids, &id));
+		cr_expect_eq(id, want[i]);
+	}
+	cr_expect_not(kv_events_id(&e->ids, &id));
+	cr_expect_eq(e->hashes.n, e->blocks);
+}
+
+static void
+look_plain(struct kv_event *e)
+{
+	four_ids(e);
+	cr_expect(e->first);
+	cr_expect_not(e->adapter);
+	cr_expect_eq(e->nextra, 0);
+	cr_expect_eq(next_hash(&e->hashes), UINT64_C(1) << 63);
+	cr_expect_neq(next_hash(&e->hashes), UINT64_C(1) << 63, "a negative one");
+	cr_expect_not(kv_events_hash(&e->hashes, &(uint64_t){0}));
+}
+
+static void
+look_adapter(struct kv_event *e)
+{
+	four_ids(e);
+	cr_expect_not(e->first);
+	cr_expect_eq(e->parent, next_hash(&e->hashes), "the same bytes");
+	cr_expect(e->adapter);
+	cr_expect(msgpack_is(&e->adapter_name, "sql"));
+	cr_expect_eq(e->nextra, 2);
+	cr_expect(msgpack_is(&e->extra[1], "salt"));
+}
+
+static void
+look_more_keys(struct kv_event *e)
+{
+	cr_expect_eq(e->nextra, KV_EVENT_EXTRA_MAX + 1);
+	cr_expect(e->adapter, "a number alone");
+	cr_expect_null(e->adapter_name.p);
+	cr_expect_not(kv_events_id(&e->ids, &(uint32_t){0}), "a text");
+	cr_expect_not(kv_events_hash(&e->hashes, &(uint64_t){0}), "nil");
+}
+
+static void
+look_whole_list(struct kv_event *e)
+{
+	cr_expect_eq(e->nextra, 0, "the first block has none");
+	cr_expect_not(kv_events_id(&e->ids, &(uint32_t){0}), "more than 32 bits");
+	cr_expect_not(e->first);
+	cr_expect_neq(e->parent, 0, "-1 is a hash");
+}
+
+Test(kv_events, ids_and_hashes_of_blocks)
+{
+	WITH_EVENT("\x92" TS "\x91\x96" STORED "\x92\xcf\x80\x00\x00\x00\x00\x00\x00\x00"
+		   "\xd3\xff\xff\xff\xff\xff\xff\xff\xfe\xc0" FOUR_IDS "\x02\xc0",
+		look_plain);
+	WITH_EVENT("\x92" TS "\x91\x99" STORED "\x91" HASH HASH FOUR_IDS "\x04\x07" GPU "\xa3sql"
+		   "\x91\x92\xa3sql\xa4salt",
+		look_adapter);
+	WITH_EVENT("\x92" TS "\x91\x88\xa4type" STORED "\xac"
+		   "block_hashes\x91\xc0\xb1"
+		   "parent_block_hash\xc0\xa9"
+		   "token_ids\x91\xa1x\xaa"
+		   "block_size\x01\xa7lora_id\x07\xaa"
+		   "extra_keys\x91\x93\xa1x\xa1y\xa1z\xa9group_idx\x00",
+		look_more_keys);
+	WITH_EVENT("\x92" TS "\x91\x99" STORED "\x91\x01\xff\x91\xcf\x00\x00\x00\x01\x00\x00\x00\x00"
+		   "\x01\xc0\xc0\xc0\x92\xc0\x91\x07",
+		look_whole_list);
+}
