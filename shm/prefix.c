@@ -26,12 +26,19 @@
 #define EVENTS_KNOWN 2u
 #define EVENTS_HELD_AT 2
 
+/* prefix_engine.blocks */
+#define BLOCKS_ALL 1u
+#define BLOCKS_IDS_AT 1
+
 /*
  * How far the count jumps, in units: further than any capacity.  It is no divisor of 2^STAMP_BITS, so that words of
  * the first life do not come back to life 64 restarts later, but only after 4,096.
  */
 #define JUMP ((UINT64_C(1) << 24) + (UINT64_C(1) << 18))
 static_assert(PREFIX_CAPACITY_MAX / UNIT < JUMP, "a jump makes all words stale");
+/* The stamp of a word whose block was removed lies so far back. */
+#define REMOVED (UINT64_C(1) << 24)
+static_assert(PREFIX_CAPACITY_MAX / UNIT < REMOVED, "it is stale");
 
 /* The means of what an engine has kept to follow the last 32 samples.  They begin with so many tokens of each. */
 #define KEPT_SHARE 32
@@ -112,6 +119,26 @@ keeps_nothing(const struct seg *seg, uint32_t ep)
 	return tokens > 0 && tokens < UNIT;
 }
 
+static uint32_t
+block_of(uint64_t blocks)
+{
+	const uint64_t ids = blocks >> BLOCKS_IDS_AT;
+
+	return ids <= PREFIX_BLOCK_MAX ? (uint32_t)ids : 0;
+}
+
+uint32_t
+prefix_block_of(const struct seg *seg, const struct table_pool *pool)
+{
+	uint32_t block = 0;
+
+	for (enum role role = 0; role < ROLE_N; role++)
+		for (uint32_t i = 0; block == 0 && i < pool->n[role]; i++)
+			block = block_of(shm_load(
+				&seg->prefix_engines[pool->picks[role][i].slot].blocks));
+	return block;
+}
+
 /* The words of all that its cache holds are fresh.  With KV events the count is of tokens stored, and what is stored and
  * not yet removed is what the cache holds: so it is the tokens removed that decide. */
 static uint64_t
@@ -164,12 +191,23 @@ struct look {
 };
 static_assert(PREFIX_CUTS <= 64, "ends has a bit for each");
 
-static struct prefix_hit
-meet(const struct seg *seg, uint32_t ep, uint32_t round)
+/* Whether the words of prompts that are cut between blocks of so many ids say exactly what the engine has. */
+static bool
+is_exact(const struct seg *seg, uint32_t ep, uint32_t block)
 {
-	return (struct prefix_hit){.round = round,
-		.now = (uint32_t)stamp_now(seg, ep),
-		.capacity = (uint32_t)capacity_units(seg, ep)};
+	const uint64_t blocks = shm_load(&seg->prefix_engines[ep].blocks);
+
+	return block != 0 && (blocks & BLOCKS_ALL) != 0 && block_of(blocks) == block;
+}
+
+static struct prefix_hit
+meet(const struct look *l, uint32_t ep)
+{
+	return (struct prefix_hit){.round = l->found->round,
+		.now = (uint32_t)stamp_now(l->seg, ep),
+		.capacity = (uint32_t)(is_exact(l->seg, ep, l->key->block)
+					       ? PREFIX_CAPACITY_MAX / UNIT
+					       : capacity_units(l->seg, ep))};
 }
 
 /*
@@ -214,7 +252,7 @@ note_ways(const struct look *l, const struct prefix_bucket *b, uint32_t ways, ui
 		if ((word ^ tag) >> TAG_AT != 0 || ep >= nslots)
 			continue;
 		if (of[ep].round != round)
-			of[ep] = meet(l->seg, ep, round);
+			of[ep] = meet(l, ep);
 		if (((of[ep].now - word) & BITS(STAMP_BITS)) > of[ep].capacity)
 			continue;
 		if (of[ep].cuts <= i)
@@ -323,7 +361,7 @@ prefix_look(const struct seg *seg, const struct prefix_key *key, uint32_t row, u
 	ret->tokens = tokens;
 	if (key->n == 0 || seg->hdr->prefix_buckets == 0)
 		return;
-	ret->part = ((uint64_t)tokens << PREFIX_PART_BITS) / key->bytes;
+	ret->part = ((uint64_t)tokens << PREFIX_PART_BITS) / key->size;
 	for (uint32_t place = 0; place < row; place++)
 		look_in(&l, place);
 }
@@ -377,6 +415,37 @@ put(struct seg *seg, uint64_t digest, uint32_t place, uint64_t mine, struct pref
 	shm_store(&b->word[k], mine);
 }
 
+void
+prefix_stored(struct seg *seg, uint64_t digest, uint32_t row, uint32_t ep)
+{
+	struct prefix_taken taken = {0, 0};
+
+	if (seg->hdr->prefix_buckets != 0)
+		put(seg, digest, ep & (row - 1),
+			tag_of(digest) | (uint64_t)ep << STAMP_BITS | stamp_now(seg, ep), &taken);
+}
+
+void
+prefix_removed(struct seg *seg, uint64_t digest, uint32_t row, uint32_t ep)
+{
+	const uint64_t mine = tag_of(digest) | (uint64_t)ep << STAMP_BITS;
+	const uint64_t stale = mine | ((stamp_now(seg, ep) - REMOVED) & BITS(STAMP_BITS));
+	struct prefix_bucket *b;
+
+	if (seg->hdr->prefix_buckets == 0)
+		return;
+	b = bucket(seg, digest, ep & (row - 1));
+	/* all of them: two that stored at the same time have taken a way each */
+	for (uint32_t ways = ways_of(b, mine); ways != 0; ways &= ways - 1) {
+		uint64_t *const word = &b->word[__builtin_ctz(ways)];
+		const uint64_t seen = shm_load(word);
+
+		/* a word that changes meanwhile is another's, or newer */
+		if ((seen ^ mine) >> STAMP_BITS == 0)
+			(void)shm_cas(word, seen, stale);
+	}
+}
+
 struct prefix_taken
 prefix_insert(
 	struct seg *seg, const struct prefix_key *key, uint32_t row, uint32_t ep, uint32_t computes)
@@ -420,9 +489,16 @@ prefix_follow(struct seg *seg, uint32_t ep, uint64_t stored, uint64_t held)
 }
 
 void
+prefix_follow_blocks(struct seg *seg, uint32_t ep, uint32_t block, bool all)
+{
+	shm_store(&seg->prefix_engines[ep].blocks, (uint64_t)block << BLOCKS_IDS_AT | all);
+}
+
+void
 prefix_unfollow(struct seg *seg, uint32_t ep)
 {
 	shm_store(&seg->prefix_engines[ep].events, 0);
+	shm_store(&seg->prefix_engines[ep].blocks, 0);
 }
 
 /* --- what engines say -------------------------------------------------------------------------- */

@@ -8,12 +8,17 @@
  *
  * The tag is of the digest of a cut (shm/base/prefix_key.h), of which another part chooses the bucket.  The stamp is the
  * engine's count of computed tokens, in units of 64.  An engine's cache throws the oldest out: so a word is stale when
- * the engine has computed more since than its cache holds (its capacity).  No word is ever deleted.  When an engine
+ * the engine has computed more since than its cache holds (its capacity).  No word is ever emptied.  When an engine
  * begins another life (shm/restart.h) or says that its cache is empty, its count jumps further than any capacity, which
  * makes all its words stale at once.
  *
  * An engine that publishes KV events says itself how many tokens it has stored and removed (prefix_follow()).  Then its
  * count is of tokens stored, and a word is stale when more has been stored since than the cache holds now.
+ *
+ * Such an engine also names the ids of each block.  A prompt of ids is cut between blocks, and the notifier stores the word
+ * of a cut when the engine stores the block before it, and makes the word stale when the engine removes that block
+ * (prefix_stored(), prefix_removed()).  If all events have come, no other word of such a cut is stale: what the engine
+ * computed for others counts, and how long ago does not.
  *
  * Every word is a hint.  It is written by plain stores: of two workers that store at the same time one hint is lost.  A
  * process that is killed leaves whole words.  A word that something else has overwritten names an engine that may not
@@ -72,6 +77,8 @@ struct prefix_found *prefix_found_new(uint32_t nslots);
 uint32_t prefix_row(uint32_t nendpoints);
 /* The same of a pool: every engine that a prompt of the pool may go to has its place in the row. */
 uint32_t prefix_row_of(const struct table_pool *pool);
+/* The ids in a block of the pool's engines: of the first engine whose KV events name them.  0: none does. */
+uint32_t prefix_block_of(const struct seg *seg, const struct table_pool *pool);
 /* Looks up which endpoints have which beginning of a prompt of so many tokens.  Reads two buckets at each place of the row,
  * and some log2(key->n) for each length in which the endpoints there differ.  The key must stay as long as the result
  * is used. */
@@ -108,6 +115,13 @@ void prefix_record(struct seg *seg, uint32_t ep, const struct prefix_guess *gues
  */
 #define PREFIX_HELD_UNKNOWN UINT64_MAX
 void prefix_follow(struct seg *seg, uint32_t ep, uint64_t stored, uint64_t held);
+/* The notifier stores the words of the engine's blocks, of so many ids; 0: it stores none.  `all`: each block that was
+ * stored or removed since the cache was empty, in order, so these words say exactly what the engine has. */
+void prefix_follow_blocks(struct seg *seg, uint32_t ep, uint32_t block, bool all);
+/* The engine has stored, or removed, the block before the cut with that digest.  Of a worker that stores the same word
+ * meanwhile one hint is lost, or is believed until the engine says more. */
+void prefix_stored(struct seg *seg, uint64_t digest, uint32_t row, uint32_t ep);
+void prefix_removed(struct seg *seg, uint64_t digest, uint32_t row, uint32_t ep);
 /* They come no more.  Also the master's, of an endpoint without a source. */
 void prefix_unfollow(struct seg *seg, uint32_t ep);
 

@@ -392,11 +392,12 @@ look_up(struct query *q, const char *prompt, size_t n, struct known *ret)
 	struct prefix_secret secret;
 	struct splice doc = {.text = NULL};
 	const enum splice_key where = scan(prompt, n, &doc, &ret->body);
+	const uint32_t block = doc.prompt_items > 0 ? prefix_block_of(seg, q->pool) : 0;
 
 	prefix_secret_make(&secret, seg->hdr->seed);
 	q->tokens = prompt_tokens(&doc);
 	if (seg->hdr->prefix_buckets != 0 && where != SK_N_KEYS &&
-		prompt_cut(&secret, &doc, where, q->name, &ret->key)) {
+		prompt_cut(&secret, &doc, where, q->name, block, &ret->key)) {
 		ret->found = prefix_found_new(seg->hdr->max_endpoints);
 		prefix_look(
 			seg, &ret->key, prefix_row_of(q->pool), (uint32_t)q->tokens, ret->found);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#define ID_DIGITS 9      /* more than any vocabulary has */
 #define ROOT_MAX (1u << 20) /* bytes of a member that cuts depend on: a read section stays short */
 
 /* The value of a member as it stands in the body; none: no bytes. */
@@ -24,20 +25,109 @@ before(const struct splice *doc, enum splice_key where)
 	return (struct splice_seg){"", 0};
 }
 
+static uint64_t
+root_part(const struct prefix_secret *secret, uint64_t root, const struct splice_seg *part)
+{
+	return prefix_root(secret, root, part->p, part->n < ROOT_MAX ? part->n : ROOT_MAX);
+}
+
+uint64_t
+prompt_ids_model(const struct prefix_secret *secret, const char *model, size_t n)
+{
+	return prefix_root(secret, SK_N_KEYS, model, n); /* no member's number */
+}
+
+uint64_t
+prompt_ids_root(const struct prefix_secret *secret, uint64_t of_model,
+	const struct splice_seg *lora_path, const struct splice_seg *salt)
+{
+	return root_part(secret, root_part(secret, of_model, lora_path), salt);
+}
+
+/* The value behind *p, which is moved behind the comma or the bracket after it; that is in *ret_after.  False: it is no
+ * token id.  The text is known to be JSON, and `end` to be behind its bracket. */
+static bool
+next_id(const char **p, const char *end, uint32_t *ret, char *ret_after)
+{
+	const char *at = *p, *digits;
+	uint64_t id = 0;
+
+	while (at < end && *at <= ' ')
+		at++;
+	for (digits = at; at < end && *at >= '0' && *at <= '9'; at++)
+		id = id * 10 + (uint64_t)(*at - '0');
+	if (at == digits || at - digits > ID_DIGITS)
+		return false;
+	while (at < end && *at <= ' ')
+		at++;
+	if (at == end || (*at != ',' && *at != ']'))
+		return false;
+	*ret = (uint32_t)id;
+	*ret_after = *at++;
+	*p = at;
+	return true;
+}
+
+/* False: it is not one list of ids. */
+static bool
+cut_ids(const struct prefix_secret *secret, uint64_t digest, const struct splice_seg *prompt,
+	uint32_t block, struct prefix_key *ret)
+{
+	const uint32_t unit = prefix_unit_blocks(block);
+	const char *p = prompt->p + 1, *end = prompt->p + prompt->n;
+	uint32_t ids[PREFIX_BLOCK_MAX], n = 0, blocks = 0, cut = unit, size = 0;
+	char after = prompt->p[0] == '[' ? ',' : ']';
+
+	ret->n = 0;
+	while (after == ',' && ret->n < PREFIX_CUTS) {
+		if (!next_id(&p, end, &ids[n], &after))
+			return false;
+		size++;
+		if (++n < block)
+			continue;
+		digest = prefix_block(secret, digest, ids, block);
+		n = 0;
+		if (++blocks < cut)
+			continue;
+		ret->end[ret->n] = size;
+		ret->at[ret->n] = (uint32_t)(p - prompt->p);
+		ret->digest[ret->n++] = digest;
+		cut += unit * prefix_unit_step(blocks / unit);
+	}
+	ret->block = block;
+	ret->size = size;
+	ret->part[0] = ret->part[1] = prompt->p;
+	ret->first = (uint32_t)prompt->n;
+	return size > 0;
+}
+
 bool
 prompt_cut(const struct prefix_secret *secret, const struct splice *doc, enum splice_key where,
-	const char *model, struct prefix_key *ret)
+	const char *model, uint32_t block, struct prefix_key *ret)
 {
 	static const enum splice_key roots[] = {SK_LORA_PATH, SK_CACHE_SALT, SK_TOOLS};
 	const struct splice_seg prompt = value_of(doc, where), first = before(doc, where);
-	uint64_t root = prefix_root(secret, where, model, strlen(model));
+	uint64_t root;
 
 	if (prompt.n == 0)
 		return false;
+	if (block != 0 && block <= PREFIX_BLOCK_MAX && prompt.p[0] == '[') {
+		const struct splice_seg lora_path = value_of(doc, SK_LORA_PATH),
+					salt = value_of(doc, SK_CACHE_SALT);
+
+		root = prompt_ids_root(secret, prompt_ids_model(secret, model, strlen(model)),
+			&lora_path, &salt);
+		if (cut_ids(secret, root, &prompt, block, ret)) {
+			if (ret->size < doc->prompt_items) /* what is behind the last cut was not read */
+				ret->size = (uint32_t)doc->prompt_items;
+			return true;
+		}
+	}
+	root = prefix_root(secret, where, model, strlen(model));
 	for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
 		const struct splice_seg part = value_of(doc, roots[i]);
 
-		root = prefix_root(secret, root, part.p, part.n < ROOT_MAX ? part.n : ROOT_MAX);
+		root = root_part(secret, root, &part);
 	}
 	prefix_cut_two(secret, root, first.p, first.n, prompt.p, prompt.n, ret);
 	return true;

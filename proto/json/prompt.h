@@ -1,5 +1,8 @@
 /*
  * The prompt of a request's body: how long it is, and its digests (shm/base/prefix_key.h).
+ *
+ * Engines that publish KV events name the token ids of each block.  So a prompt of ids has the digests that the notifier
+ * computes of such events: they are of the ids, and not of the bytes of the body.
  */
 #pragma once
 #include <stdbool.h>
@@ -13,9 +16,16 @@
  * `instructions` of `input`: these bodies have one prompt of two members.  Prompts for which an engine would compute another
  * cache have no cut in common: the model, its adapter, cache_salt and the tools belong to each cut.  False: the body
  * has no such member.
+ *
+ * `block`: the ids of a block of the engines; 0: they name none.  If there is one, one list of ids is cut between blocks.
  */
 bool prompt_cut(const struct prefix_secret *secret, const struct splice *doc, enum splice_key where,
-	const char *model, struct prefix_key *ret);
+	const char *model, uint32_t block, struct prefix_key *ret);
+/* What the digests of ids depend on: the model or its adapter, by its name, */
+uint64_t prompt_ids_model(const struct prefix_secret *secret, const char *model, size_t n);
+/* and SGLang's lora_path and the cache_salt as they stand in a body; none: no bytes. */
+uint64_t prompt_ids_root(const struct prefix_secret *secret, uint64_t of_model,
+	const struct splice_seg *lora_path, const struct splice_seg *salt);
 /* The member that has the prompt, for those who do not know the path of the request.  SK_N_KEYS: none. */
 enum splice_key prompt_member(const struct splice *doc);
 /* Estimated prompt tokens: four characters each, token ids as counted.  At least 1, at most PROMPT_TOKENS_MAX. */

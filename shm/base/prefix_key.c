@@ -35,7 +35,7 @@ static uint64_t
 cut_on(const struct prefix_secret *s, uint64_t digest, const char *part, size_t len, bool at_end,
 	struct prefix_key *ret)
 {
-	const uint32_t from = ret->bytes, most = UINT32_MAX - from,
+	const uint32_t from = ret->size, most = UINT32_MAX - from,
 		       n = len < most ? (uint32_t)len : most;
 	uint32_t at = 0;
 
@@ -52,7 +52,7 @@ cut_on(const struct prefix_secret *s, uint64_t digest, const char *part, size_t 
 		ret->end[ret->n] = from + at;
 		ret->digest[ret->n++] = digest;
 	}
-	ret->bytes = from + n;
+	ret->size = from + n;
 	return digest;
 }
 
@@ -61,11 +61,12 @@ prefix_cut_two(const struct prefix_secret *s, uint64_t root, const char *first, 
 	const char *prompt, size_t n, struct prefix_key *ret)
 {
 	ret->n = 0;
-	ret->bytes = 0;
+	ret->block = 0;
+	ret->size = 0;
 	root = cut_on(s, root, first, nfirst, true, ret);
 	ret->part[0] = first;
 	ret->part[1] = prompt;
-	ret->first = ret->bytes;
+	ret->first = ret->size;
 	(void)cut_on(s, root, prompt, n, false, ret);
 }
 
@@ -77,11 +78,18 @@ prefix_cut(const struct prefix_secret *s, uint64_t root, const char *prompt, siz
 }
 
 uint64_t
+prefix_block(const struct prefix_secret *s, uint64_t digest, const uint32_t *ids, uint32_t block)
+{
+	return prefix_root(s, digest, ids, block * sizeof(*ids));
+}
+
+uint64_t
 prefix_between(const struct prefix_key *key, uint32_t i)
 {
-	const uint32_t from = i > 0 ? key->end[i - 1] : 0;
+	const uint32_t *const at = key->block != 0 ? key->at : key->end;
+	const uint32_t from = i > 0 ? at[i - 1] : 0;
 	const char *p =
 		from < key->first ? key->part[0] + from : key->part[1] + (from - key->first);
 
-	return XXH3_64bits(p, key->end[i] - from);
+	return XXH3_64bits(p, at[i] - from);
 }

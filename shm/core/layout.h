@@ -248,6 +248,8 @@ struct prefix_engine {
 	/* what its KV events say: tokens in its cache:62 | they are known:1 | events come:1 (shm/prefix.h); 0: it
 	 * publishes none.  W: notifier; master where it has no source */
 	uint64_t events;
+	/* token ids of its blocks:63 | the words of these are all there:1; 0: its blocks are not followed.  W: as above */
+	uint64_t blocks;
 };
 
 /* The words of the prefix index, a cache line each. */
@@ -359,7 +361,7 @@ struct announced {                       /* announce.c */
 /* One per endpoint slot: where its engine publishes KV events, and from which address it sends notices (shm/kv_events.h).
  * A seq is odd while the words after it change. */
 #define KV_SOURCE_ADDRESS 64 /* bytes of "tcp://[IPv6]:port" with its NUL */
-#define KV_SOURCE_WORDS 17
+#define KV_SOURCE_WORDS 19
 #define KV_SENDER_WORDS 3
 struct kv_source_words { /* W: master */
 	_Alignas(SHM_LINE) uint64_t seq;

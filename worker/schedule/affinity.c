@@ -67,10 +67,10 @@ affinity_prefix(const struct text *text, enum route route, const char *model,
 
 bool
 affinity_cut(const struct prefix_secret *secret, const struct text *text, enum route route,
-	const char *model, struct prefix_key *ret)
+	const char *model, uint32_t block, struct prefix_key *ret)
 {
 	return text->doc != NULL &&
-	       prompt_cut(secret, text->doc, prompt_of(text->doc, route), model, ret);
+	       prompt_cut(secret, text->doc, prompt_of(text->doc, route), model, block, ret);
 }
 
 uint32_t

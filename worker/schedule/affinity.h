@@ -23,7 +23,7 @@ bool affinity_prefix(const struct text *text, enum route route, const char *mode
 	const struct table_pool *tp, uint64_t *ret_key);
 /* Cuts the prompt of the path (proto/json/prompt.h).  False: the body has no prompt. */
 bool affinity_cut(const struct prefix_secret *secret, const struct text *text, enum route route,
-	const char *model, struct prefix_key *ret);
+	const char *model, uint32_t block, struct prefix_key *ret);
 /*
  * What routing_threshold is compared with, as production-stack's --routing-threshold counts (pull request 890): a quarter
  * of the characters of a string prompt or of the messages, rounded down; the length of a list prompt, whatever it

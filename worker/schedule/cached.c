@@ -9,6 +9,7 @@
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/base/facts.h"
+#include "worker/base/text.h"
 #include "worker/handshake/connector.h"
 #include "worker/net/connpool.h"
 #include "worker/schedule/affinity.h"
@@ -67,13 +68,17 @@ cached_look(struct worker *w, const struct demand *d, const struct connector *c,
 	struct selection s[ROLE_N])
 {
 	struct cached *cached = w->cached;
+	uint32_t block = 0;
 	bool any = false;
 
 	for (enum role r = 0; r < ROLE_N && cached != NULL; r++)
 		any |= matters(&s[r], c, one);
-	if (!any || d->text == NULL ||
-		!affinity_cut(
-			&cached->secret, d->text, d->facts->route, d->facts->model, &cached->key))
+	if (!any || d->text == NULL || d->text->doc == NULL)
+		return;
+	if (d->text->doc->prompt_items > 0)
+		block = prefix_block_of(w->seg, s[0].pool);
+	if (!affinity_cut(&cached->secret, d->text, d->facts->route, d->facts->model, block,
+		    &cached->key))
 		return;
 	prefix_look(w->seg, &cached->key, prefix_row_of(s[0].pool), s[0].tokens, cached->found);
 	for (enum role r = 0; r < ROLE_N; r++)

@@ -14,6 +14,7 @@
 #include "shm/core/atomic.h"
 #include "shm/load.h"
 #include "shm/restart.h"
+#include "shm/table.h"
 
 #define ENDPOINTS 64
 #define ROOT 7u
@@ -420,6 +421,59 @@ Test(shm_prefix, a_full_bucket_gives_up_the_stalest)
 	cr_expect_eq(cuts(&key, 7), 1);
 	taken = prefix_insert(seg, &key, 1, 21, 0);
 	cr_expect_eq(taken.fresh + taken.empty, 0, "its own word again");
+}
+
+/* Of one cut of one endpoint: two that stored at the same time may have taken a word each. */
+Test(shm_prefix, what_is_removed_is_found_no_more)
+{
+	const struct prefix_key key = prompt(300, 0, 0);
+	struct prefix_bucket *b = NULL;
+
+	insert(&key, 1, 100);
+	insert(&key, 2, 100);
+	for (uint32_t i = 0; i < seg->hdr->prefix_buckets && b == NULL; i++)
+		if (seg->prefix[i].word[1] != 0)
+			b = &seg->prefix[i];
+	cr_assert_not_null(b);
+	b->word[2] = b->word[0];
+	prefix_removed(seg, key.digest[0], row, 1);
+	cr_expect_eq(cuts(&key, 1), 0);
+	cr_expect_eq(cuts(&key, 2), 1, "another endpoint's stays");
+	prefix_removed(seg, key.digest[0], row, 3); /* has none */
+	cr_expect_eq(cuts(&key, 2), 1);
+	prefix_stored(seg, key.digest[0], row, 1);
+	cr_expect_eq(cuts(&key, 1), 1, "stored again");
+	cr_expect_eq(b->word[3], 0, "in its former place");
+}
+
+Test(shm_prefix, what_was_removed_stays_stale)
+{
+	const struct prefix_key key = prompt(300, 0, 0);
+
+	prefix_capacity_set(seg, 1, PREFIX_CAPACITY_MAX);
+	insert(&key, 1, 100);
+	prefix_removed(seg, key.digest[0], row, 1);
+	prefix_follow_blocks(seg, 1, 16, true);
+	for (uint32_t i = 0; i < 100; i++) {
+		cr_expect_eq(cuts(&key, 1), 0);
+		prefix_follow(seg, 1, PREFIX_CAPACITY_MAX, PREFIX_HELD_UNKNOWN);
+	}
+}
+
+Test(shm_prefix, a_pool_has_the_blocks_of_its_first_engine_that_names_some)
+{
+	const struct table_pick picks[] = {{.slot = 3}, {.slot = 5}};
+	struct table_pool pool = {.n = {[ROLE_DECODE] = 2}, .picks = {[ROLE_DECODE] = picks}};
+
+	cr_expect_eq(prefix_block_of(seg, &pool), 0);
+	prefix_follow_blocks(seg, 5, 32, false);
+	cr_expect_eq(prefix_block_of(seg, &pool), 32);
+	prefix_follow_blocks(seg, 3, 16, true);
+	cr_expect_eq(prefix_block_of(seg, &pool), 16);
+	seg->prefix_engines[3].blocks = UINT64_MAX; /* any word may stand here */
+	cr_expect_eq(prefix_block_of(seg, &pool), 32);
+	prefix_unfollow(seg, 5);
+	cr_expect_eq(prefix_block_of(seg, &pool), 0);
 }
 
 Test(shm_prefix, without_a_table_nothing_is_found)

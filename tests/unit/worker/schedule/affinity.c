@@ -345,7 +345,7 @@ cut(enum route route, const char *member, int n, const char *more)
 	(void)snprintf(body + at, sizeof(body) - (size_t)at, "\"%s}", more);
 	prefix_secret_make(&secret, (uint64_t[2]){1, 2});
 	ask(route, "", body);
-	if (!affinity_cut(&secret, &client_text, asked, model, &key))
+	if (!affinity_cut(&secret, &client_text, asked, model, 0, &key))
 		key.n = UINT32_MAX;
 	return key;
 }
@@ -416,7 +416,7 @@ cut_two(enum route route, const char *first, int nfirst, const char *second, int
 		letters(), first, nfirst, letters());
 	prefix_secret_make(&secret, (uint64_t[2]){1, 2});
 	ask(route, "", body);
-	cr_assert(affinity_cut(&secret, &client_text, asked, model, &key));
+	cr_assert(affinity_cut(&secret, &client_text, asked, model, 0, &key));
 	return key;
 }
 
@@ -437,12 +437,12 @@ Test(affinity, what_stands_before_the_messages_is_a_beginning_too)
 					c = cut_two(r, f, 1001, s, 1000);
 
 		cr_expect_eq(none.n, 3);
-		cr_expect_eq(none.bytes, 1002, "the quotes, too");
+		cr_expect_eq(none.size, 1002, "the quotes, too");
 		/* 256, 512, 768, the end of the first part, then on from there */
 		cr_expect_eq(a.n, 7, "%u", a.n);
 		cr_expect_eq(a.end[3], 1002);
 		cr_expect_eq(a.end[6], 1002 + 768);
-		cr_expect_eq(a.bytes, 2004);
+		cr_expect_eq(a.size, 2004);
 		cr_expect_eq(common(&a, &b), 7);
 		cr_expect_eq(common(&a, &c), 3, "and not the end of the first part");
 		cr_expect_eq(common(&a, &none), 3, "as long as the bytes agree");

@@ -192,7 +192,7 @@ Test(choose, a_prompt_whose_slot_moves_is_counted_once_in_the_index)
 {
 	struct prefix_found *found = prefix_found_new(N);
 	struct prefix_key key = {
-		.n = 1, .bytes = PREFIX_STEP, .end = {PREFIX_STEP}, .digest = {4711}};
+		.n = 1, .size = PREFIX_STEP, .end = {PREFIX_STEP}, .digest = {4711}};
 	struct seg_sizes sizes = {.max_workers = 1,
 		.max_endpoints = N,
 		.max_pools = 1,

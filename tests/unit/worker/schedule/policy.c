@@ -977,14 +977,14 @@ static struct prefix_found *found;
 static void
 know(const uint32_t have[N])
 {
-	cuts = (struct prefix_key){.n = 8, .bytes = 8 * PREFIX_STEP};
+	cuts = (struct prefix_key){.n = 8, .size = 8 * PREFIX_STEP};
 	for (uint32_t i = 0; i < cuts.n; i++)
 		cuts.end[i] = (i + 1) * PREFIX_STEP;
 	free(found);
 	found = prefix_found_new(MAX);
 	found->key = &cuts;
 	found->tokens = PROMPT;
-	found->part = ((uint64_t)PROMPT << PREFIX_PART_BITS) / cuts.bytes;
+	found->part = ((uint64_t)PROMPT << PREFIX_PART_BITS) / cuts.size;
 	found->round = 1;
 	for (uint32_t i = 0; i < N; i++)
 		if (have[i] > 0)

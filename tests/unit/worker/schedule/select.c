@@ -147,7 +147,7 @@ Test(select, the_chosen_one_is_reserved_with_its_tokens)
 /* What the engine has in its cache is no work; a decode engine keeps the whole prompt. */
 Test(select, only_what_is_not_cached_is_reserved)
 {
-	struct prefix_key key = {.n = 1, .bytes = 512, .end = {256}};
+	struct prefix_key key = {.n = 1, .size = 512, .end = {256}};
 	struct prefix_found *found = prefix_found_new(N);
 	struct selected held;
 
