@@ -7,10 +7,13 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/rows.h"
+#include "proto/json/prompt.h"
 #include "shm/base/mem.h"
+#include "shm/core/rcu.h"
 #include "shm/kv_events.h"
 #include "shm/load.h"
 #include "shm/prefix.h"
+#include "shm/table.h"
 
 /* `given` is as configured; NULL: none.  False: the engine's own address is not known yet. */
 static bool
@@ -33,6 +36,41 @@ put_address(char to[KV_SOURCE_ADDRESS], const char *given, const struct ep_addr 
 	return true;
 }
 
+/* The model whose blocks an engine names without an adapter: the first that it does not say to be one. */
+static const char *
+base_model(const struct endpoint *ep)
+{
+	const struct conf_pool *p = ep->engine.pool;
+	const struct model_set *told = &ep->engine.models;
+	char *const *names = p->nmodels > 0 ? p->models : told->names;
+	const size_t n = p->nmodels > 0 ? p->nmodels : told->n;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct model_card *card = models_card(told, names[i]);
+
+		if (card == NULL || card->members == NULL ||
+			strstr(card->members, "\"parent\":\"") == NULL)
+			return names[i];
+	}
+	return "";
+}
+
+/* What the digests of the engine's blocks depend on. */
+static void
+set_blocks(struct kv_source *s, const struct endpoint *ep, const struct table *t)
+{
+	const char *model = base_model(ep);
+	struct prefix_secret secret;
+	uint32_t number;
+	const struct table_pool *tp = table_pool_by_model(t, model, &number);
+
+	if (tp == NULL)
+		return;
+	prefix_secret_make(&secret, ep->fleet->seg->hdr->seed);
+	s->root = prompt_ids_model(&secret, model, strlen(model));
+	s->row = prefix_row_of(tp);
+}
+
 static struct kv_source
 source_of(const struct endpoint *ep)
 {
@@ -47,6 +85,7 @@ source_of(const struct endpoint *ep)
 	if (events == NULL || !put_address(s.events, events, &ep->engine.addr) ||
 		!put_address(s.replay, replay, &ep->engine.addr))
 		return (struct kv_source){.ranks = 0};
+	set_blocks(&s, ep, rcu_current(ep->fleet->writer));
 	return s;
 }
 

@@ -12,6 +12,7 @@
 #include "master/notifier/events.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "master/notifier/chains.h"
 #include "proto/wire/kv_events.h"
 #include "shm/base/clock.h"
 #include "shm/base/log.h"
@@ -75,11 +77,15 @@ struct sub {
 	uint64_t held;
 	bool held_known, followed;
 	struct rank *ranks; /* [source.ranks] */
+	/* its blocks: life of the cache; some are known; all that has come since the cache was empty came in order */
+	uint64_t life;
+	bool chained, in_order;
 };
 
 struct events {
 	struct seg *seg;
 	struct metrics_slab *slab;
+	struct chains *chains; /* NULL: there is no prefix index */
 	void *ctx;
 	void *first; /* a socket without a peer: with the first socket libzmq begins its threads, before the sandbox */
 	int epoll;
@@ -124,6 +130,7 @@ events_new(struct seg *seg, struct metrics_slab *slab, void *ctx)
 	e->seg = seg;
 	e->slab = slab;
 	e->ctx = ctx;
+	e->chains = chains_new(seg);
 	e->epoll = epoll_create1(EPOLL_CLOEXEC);
 	e->first = zmq_socket(ctx, ZMQ_SUB);
 	if (e->epoll == -1 || e->first == NULL)
@@ -292,17 +299,35 @@ connect_all(struct events *e, uint32_t ep)
 	set_hot(e, s, true); /* the descriptor tells of changes alone */
 }
 
+/* Of the blocks of the engine's cache none is known; `empty`: it has none. */
+static void
+begin_chains(struct events *e, struct sub *s, bool empty)
+{
+	if (e->chains != NULL)
+		s->life = chains_life(e->chains);
+	s->chained = false;
+	s->in_order = empty;
+}
+
 static void
 subscribe(struct events *e, uint32_t ep)
 {
 	struct sub *s = &e->subs[ep];
 
 	s->ranks = mem_array(s->source.ranks, sizeof(*s->ranks));
+	begin_chains(e, s, false);
 	s->followed = true; /* perhaps: by a predecessor that was killed */
 	await(s, clock_ms(), SILENT_MS);
 	connect_all(e, ep);
 	log_info("subscribed to KV events", LOG_S("address", s->source.events),
 		LOG_S("replay", s->source.replay));
+}
+
+/* Whether only what digests depend on has changed: a model was learned, or the pool has grown. */
+static bool
+same_publisher(const struct kv_source *a, const struct kv_source *b)
+{
+	return memcmp(a, b, offsetof(struct kv_source, root)) == 0;
 }
 
 /* In another life of the slot it is another endpoint, whose counts begin at 0. */
@@ -314,6 +339,10 @@ follow_source(struct events *e, uint32_t ep)
 
 	if (!kv_source_get(e->seg, ep, &s->seq, &source))
 		return;
+	if (s->ranks != NULL && same_publisher(&source, &s->source)) {
+		s->source = source;
+		return;
+	}
 	unsubscribe(e, ep);
 	s->source = source;
 	if (source.ranks == 0)
@@ -333,8 +362,11 @@ look_at_silent(struct events *e, uint32_t ep, uint64_t now_ms)
 
 	if (s->ranks == NULL)
 		return;
-	if (now_ms > s->counts.at_ms + UNFOLLOW_MS)
+	if (now_ms > s->counts.at_ms + UNFOLLOW_MS && s->followed) {
 		unfollow(e, ep);
+		if (s->chained) /* prompts are cut as before */
+			prefix_follow_blocks(e->seg, ep, s->block_tokens, false);
+	}
 	if (now_ms < s->renew_ms)
 		return;
 	await(s, now_ms, 2 * s->silent_ms);
@@ -355,6 +387,7 @@ events_free(struct events **pe)
 		(void)zmq_close(e->first);
 	if (e->epoll != -1)
 		(void)close(e->epoll);
+	chains_free(&e->chains);
 	free(e);
 	*pe = NULL;
 }
@@ -377,7 +410,8 @@ add_event(const struct kv_event *event, void *arg)
 	sum->events++;
 	switch (event->kind) {
 	case KV_EVENT_STORED:
-		sum->block_tokens = event->block_tokens;
+		if (event->counts)
+			sum->block_tokens = event->block_tokens;
 		tokens = event->counts ? event->blocks * event->block_tokens : 0;
 		sum->stored += tokens;
 		sum->put += tokens;
@@ -416,11 +450,53 @@ clear(struct events *e, uint32_t ep, uint64_t times)
 	s->counts.cleared += times;
 	s->held = 0;
 	s->held_known = s->source.ranks == 1;
+	begin_chains(e, s, true);
 	prefix_void(e->seg, ep);
 }
 
+/* The words of a message's blocks are stored after all the rest: what was cleared before is void by then. */
+struct chaining {
+	struct events *e;
+	struct sub *s;
+	struct chains_engine engine;
+	uint64_t before; /* so many times all blocks are cleared yet */
+};
+
 static void
-apply(struct events *e, uint32_t ep, const struct sum *sum)
+chain_event(const struct kv_event *event, void *arg)
+{
+	struct chaining *c = arg;
+
+	if (event->kind == KV_EVENT_CLEARED)
+		c->before--;
+	else if (c->before == 0)
+		c->s->chained |= chains_take(c->e->chains, &c->engine, event);
+}
+
+/* Of several ranks each has a cache of its own, and the index one word for all. */
+static void
+chain(struct events *e, uint32_t ep, const struct sum *sum, zmq_msg_t *msg)
+{
+	struct sub *s = &e->subs[ep];
+	struct chaining c = {.e = e,
+		.s = s,
+		.engine = {.life = s->life,
+			.ep = ep,
+			.row = (uint32_t)s->source.row,
+			.root = s->source.root,
+			.block = s->block_tokens},
+		.before = sum->cleared};
+	struct kv_batch batch;
+
+	if (e->chains == NULL || s->source.ranks != 1 || s->source.row == 0)
+		return;
+	(void)kv_events_read(zmq_msg_data(msg), zmq_msg_size(msg), &batch, chain_event, &c);
+	if (s->chained)
+		prefix_follow_blocks(e->seg, ep, s->block_tokens, s->in_order && s->held_known);
+}
+
+static void
+apply(struct events *e, uint32_t ep, const struct sum *sum, zmq_msg_t *msg)
 {
 	struct sub *s = &e->subs[ep];
 
@@ -437,6 +513,7 @@ apply(struct events *e, uint32_t ep, const struct sum *sum)
 	s->held = s->held + sum->put > sum->taken ? s->held + sum->put - sum->taken : 0;
 	s->followed = true;
 	prefix_follow(e->seg, ep, sum->stored, s->held_known ? s->held : PREFIX_HELD_UNKNOWN);
+	chain(e, ep, sum, msg);
 }
 
 /* How old a message is by the publisher's clock; 0 if that is ahead, or says nothing. */
@@ -516,7 +593,10 @@ follow_number(struct events *e, uint32_t ep, uint32_t rank, uint64_t n)
 	if (!r->known && n == 0) { /* all of its life will be seen */
 		s->held = 0;
 		s->held_known = s->source.ranks == 1;
+		s->in_order = true;
 	}
+	if (r->known && n > r->next)
+		s->in_order = false; /* even if it is sent again */
 	if (r->known && n > r->next && !ask_replay(e, ep, rank, r->next, n))
 		miss(e, s, n - r->next);
 	r->known = true;
@@ -553,7 +633,7 @@ take_live(struct events *e, uint32_t ep, zmq_msg_t part[FRAMES], unsigned n, dou
 	if (!read_batch(e, s, &part[2], &batch, &sum))
 		return;
 	follow_number(e, ep, batch.rank, number);
-	apply(e, ep, &sum);
+	apply(e, ep, &sum, &part[2]);
 	*ret_at_s = batch.at_s;
 }
 
@@ -579,7 +659,7 @@ take_replayed(struct events *e, uint32_t ep, uint32_t rank, zmq_msg_t part[FRAME
 	miss(e, s, number - r->from);
 	r->from = number + 1;
 	if (read_batch(e, s, &part[2], &batch, &sum)) {
-		apply(e, ep, &sum);
+		apply(e, ep, &sum, &part[2]);
 		s->counts.replayed++;
 		metric_add(e->slab, M_KV_EVENTS_REPLAYED, 1);
 	}

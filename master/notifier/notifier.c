@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "master/notifier/chains.h"
 #include "master/notifier/events.h"
 #include "master/notifier/pass.h"
 #include "master/notifier/peers.h"
@@ -493,7 +494,7 @@ bound_all(const struct heritage *h)
 	bound(RLIMIT_NOFILE, most_fds(h));
 	if (now > 0)
 		bound(RLIMIT_DATA,
-			now + QUEUED_BYTES +
+			now + QUEUED_BYTES + chains_bytes(h->seg) +
 				events_bytes(h->seg->hdr->max_endpoints, h->conf->kv_event_ranks));
 }
 

@@ -1,5 +1,6 @@
 """KV events: the notifier subscribes to engines, counts what their prefix caches store and evict, asks again for what it has
 missed, and believes no publisher more than its own figures."""
+import json
 import os
 import signal
 import struct
@@ -270,3 +271,83 @@ def test_a_killed_notifier_subscribes_again(world):
         f.p.tell("/sim/kv_events", batches=1, blocks=1)
         return f.more("stored") > 2 * BLOCK
     wait("its successor", more)  # which counts on
+
+
+class Ids:
+    """Two prefill engines whose caches are known, and prompts of token ids."""
+
+    def __init__(self, world, **engine):
+        self.world = world
+        self.p = [world.engine("prefill", **{**EVENTS, "cache_blocks": 64, **engine}) for _ in range(2)]
+        pool = world.pool([source(e) for e in self.p], [world.engine("decode")], prefill_policy="cache_aware")
+        self.router = world.router(pool, workers=1)
+        self.n = 0
+        for e in self.p:
+            wait("the subscription", lambda e=e: self.heard(e, lambda: e.tell("/sim/kv_events", batches=1, blocks=1)))
+            cleared = self.router.metric(SAYS["cleared"], engine=e.url)
+            with e.client() as c:
+                assert c.post("/reset_prefix_cache", {}).status == 200
+            wait("its empty cache", lambda e=e, n=cleared: self.router.metric(SAYS["cleared"], engine=e.url) > n)
+
+    def heard(self, engine, do):
+        do()
+        return self.router.metric(SAYS["stored"], engine=engine.url)
+
+    def prompt(self, blocks):
+        """No other prompt begins with it."""
+        self.n += 1
+        return [10 * self.n] + [7 + k % 50 for k in range(blocks * BLOCK - 1)]
+
+    def straight(self, engine, prompt, **members):
+        """A stranger's request."""
+        with engine.client() as c:
+            a = c.post("/v1/completions", {"model": "sim-model", "prompt": prompt, "max_tokens": 1, **members})
+        assert a.status == 200, a.body
+
+    def hits(self, prompt, **members):
+        file = self.world.file("prompt")
+        file.write_text(json.dumps({"prompt": prompt, **members}, indent=1))
+        said = self.router.ctl("explain", "sim-model", "--json", "--prompt", str(file))
+        assert said.returncode == 0, said.stderr
+        return [e["expected_hit"] for e in json.loads(said.stdout)["roles"]["prefill"]["engines"]]
+
+    def until(self, prompt, want, **members):
+        wait(lambda: f"{want}, not {self.hits(prompt, **members)}", lambda: self.hits(prompt, **members) == want)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_prompts_of_ids_are_expected_where_a_stranger_has_sent_them(world, form):
+    f = Ids(world, kv_form=form)
+    prompt = f.prompt(20)
+    f.straight(f.p[1], prompt)
+    f.until(prompt, [0, 20 * BLOCK])
+    assert f.hits(prompt[:10 * BLOCK] + [1] * 200) == [0, 8 * BLOCK], "up to the unit of 64 ids"
+    seen = len(f.p[1].requests())
+    for _ in range(3):
+        assert f.router.complete(prompt + [1, 2, 3]).status == 200
+    assert len(f.p[1].requests()) == seen + 3
+
+
+def test_a_salt_is_part_of_the_ids(world):
+    f = Ids(world, kv_form="map")
+    prompt = f.prompt(20)
+    f.straight(f.p[0], prompt, cache_salt="s")
+    f.until(prompt, [20 * BLOCK, 0], cache_salt="s")
+    assert f.hits(prompt) == f.hits(prompt, cache_salt="t") == [0, 0]
+
+
+def test_prompts_of_ids_that_were_evicted_are_expected_no_more(world):
+    f = Ids(world)
+    prompt, used = f.prompt(20), f.prompt(20)
+    assert f.router.complete(prompt).status == 200
+    wait("its blocks", lambda: max(f.hits(prompt)) == 20 * BLOCK)
+    home = f.hits(prompt).index(20 * BLOCK)
+    f.straight(f.p[home], used)
+    for _ in range(6):  # three caches full
+        f.straight(f.p[home], f.prompt(30))
+        f.straight(f.p[home], used)
+    f.until(prompt, [0, 0])
+    f.until(used, [20 * BLOCK * (i == home) for i in range(2)])
+    with f.p[home].client() as c:
+        assert c.post("/reset_prefix_cache", {}).status == 200
+    f.until(used, [0, 0])

@@ -242,10 +242,14 @@ static struct prefix_prompt
 prefix_of(const struct gen *g, unsigned i)
 {
 	const struct buf *ids = &g->prompts[i].ids;
+	const bool base = json_kind(g->model) != '"' || json_is(g->model, g->sim->o.models[0]);
+	const struct jv none = {NULL, 0};
 
 	return (struct prefix_prompt){.root = g->model_key,
 		.ids = (const uint32_t *)(const void *)ids->p,
-		.nids = ids->len / sizeof(uint32_t)};
+		.nids = ids->len / sizeof(uint32_t),
+		.adapter = base ? none : g->model,
+		.salt = json_kind(g->salt) == '"' ? g->salt : none};
 }
 
 /* How many tokens of its prompts have to be computed. */

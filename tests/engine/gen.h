@@ -75,7 +75,7 @@ struct gen {
 	uint64_t cache_key;  /* what KV depends on besides token ids */
 	uint64_t model_key;  /* ... where it is found by token ids alone */
 	uint32_t cached; /* prompt tokens of which it tells that P had them already, if asked to */
-	struct jv model;
+	struct jv model, salt;
 	struct jv rids; /* a list, when each prompt of a batch has its own */
 	int64_t logprob_start;
 	struct buf rid, pre; /* the id's variable part; what each event starts with */

@@ -595,6 +595,7 @@ gen_parse(struct gen *g)
 		return false;
 	}
 	g->model = p.m[M_MODEL];
+	g->salt = p.m[M_CACHE_SALT];
 	read_cache_key(&p);
 	if (!check_handoff(&p))
 		return false;

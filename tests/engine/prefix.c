@@ -138,7 +138,7 @@ tell_stored(struct prefix *x, const struct prefix_prompt *p, uint64_t first, uin
 {
 	if (n > 0)
 		publish_stored(x->sim->publish, first > 0 ? x->hashes[first - 1] : 0,
-			&x->hashes[first], n, &p->ids[first * x->block_tokens]);
+			&x->hashes[first], n, p, first * x->block_tokens);
 }
 
 void

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tests/engine/json.h"
+
 struct prefix;
 struct sim;
 
@@ -18,6 +20,7 @@ struct prefix_prompt {
 	uint64_t root;
 	const uint32_t *ids;
 	uint64_t nids;
+	struct jv adapter, salt; /* what of that KV events name: JSON texts; .p NULL: none */
 };
 
 /* NULL without --cache-blocks: nothing is cached, and the other functions are not to be called. */

@@ -10,6 +10,7 @@
 #include "tests/engine/conn.h"
 #include "tests/engine/json.h"
 #include "tests/engine/pack.h"
+#include "tests/engine/prefix.h"
 #include "tests/engine/sim.h"
 
 #define LINGER_MS 200
@@ -26,6 +27,7 @@ struct publish {
 	void *zmq, *pub, *router;
 	struct event *on_router;
 	struct buf events; /* of the next batch */
+	struct buf word;
 	size_t nevents;
 	uint64_t number;    /* of the next batch */
 	uint64_t dropped;   /* batches that are not sent, though they are kept */
@@ -155,6 +157,7 @@ publish_free(struct publish **pp)
 		buf_free(&p->kept[i].bytes);
 	free(p->kept);
 	buf_free(&p->events);
+	buf_free(&p->word);
 	free(p);
 }
 
@@ -201,10 +204,62 @@ put_medium(struct publish *p)
 	pack_str(&p->events, "GPU");
 }
 
-void
-publish_stored(
-	struct publish *p, uint64_t parent, const uint64_t *hashes, size_t n, const uint32_t *ids)
+/* A JSON text without its quotes; the tests' have no escapes. */
+static void
+put_text(struct publish *p, struct jv text)
 {
+	p->word.len = 0;
+	buf_add(&p->word, text.p + 1, text.len - 2);
+	buf_add(&p->word, "", 1);
+	pack_str(&p->events, p->word.p);
+}
+
+/* As vLLM names an adapter: by a number, and later by its name too. */
+static void
+put_adapter(struct publish *p, const struct prefix_prompt *prompt)
+{
+	name(p, "lora_id");
+	if (prompt->adapter.p != NULL)
+		pack_uint(&p->events, 1);
+	else
+		pack_nil(&p->events);
+}
+
+/* What a block's hash depends on besides its ids: a list for each block, the salt in the first one's. */
+static void
+put_extra(struct publish *p, const struct prefix_prompt *prompt, bool first, size_t n)
+{
+	const bool salted = first && prompt->salt.p != NULL, adapted = prompt->adapter.p != NULL;
+
+	name(p, "lora_name");
+	if (adapted)
+		put_text(p, prompt->adapter);
+	else
+		pack_nil(&p->events);
+	name(p, "extra_keys");
+	pack_array(&p->events, n);
+	for (size_t i = 0; i < n; i++) {
+		const size_t keys = (size_t)adapted + (salted && i == 0);
+
+		if (keys == 0) {
+			pack_nil(&p->events);
+			continue;
+		}
+		pack_array(&p->events, keys);
+		if (adapted)
+			put_text(p, prompt->adapter);
+		if (salted && i == 0)
+			put_text(p, prompt->salt);
+	}
+}
+
+void
+publish_stored(struct publish *p, uint64_t parent, const uint64_t *hashes, size_t n,
+	const struct prefix_prompt *prompt, uint64_t at)
+{
+	static const size_t members[] = {
+		[KV_FORM_INTS] = 5, [KV_FORM_BYTES] = 6, [KV_FORM_MAP] = 8};
+	const uint32_t *ids = prompt->ids + at;
 	size_t i, tokens;
 	struct buf *b;
 
@@ -212,7 +267,7 @@ publish_stored(
 		return;
 	b = &p->events;
 	tokens = n * (size_t)p->sim->o.block_size;
-	begin_event(p, "BlockStored", p->sim->o.kv_form == KV_FORM_INTS ? 5 : 6);
+	begin_event(p, "BlockStored", members[p->sim->o.kv_form]);
 	name(p, "block_hashes");
 	pack_array(b, n);
 	for (i = 0; i < n; i++)
@@ -228,10 +283,11 @@ publish_stored(
 		pack_uint(b, ids[i]);
 	name(p, "block_size");
 	pack_uint(b, (uint64_t)p->sim->o.block_size);
-	name(p, "lora_id");
-	pack_nil(b);
+	put_adapter(p, prompt);
 	if (p->sim->o.kv_form != KV_FORM_INTS)
 		put_medium(p);
+	if (p->sim->o.kv_form == KV_FORM_MAP)
+		put_extra(p, prompt, parent == 0, n);
 }
 
 void
@@ -310,11 +366,12 @@ publish_batch(struct publish *p)
 		send_batch(p, b);
 }
 
-/* Batches of n blocks each that are in no cache, for a measurement. */
+/* Batches of n blocks each that are in no cache, for a measurement: each is another prompt. */
 static void
 burst(struct publish *p, int64_t batches, int64_t n)
 {
 	uint32_t *ids = calloc((size_t)p->sim->o.block_size, sizeof(*ids));
+	const struct prefix_prompt prompt = {.ids = ids};
 	uint64_t hash = 1;
 
 	if (ids == NULL)
@@ -322,8 +379,9 @@ burst(struct publish *p, int64_t batches, int64_t n)
 	for (int i = 0; i < p->sim->o.block_size; i++)
 		ids[i] = 100000 + (uint32_t)i;
 	for (; batches > 0; batches--) {
+		ids[0] = (uint32_t)batches;
 		for (int64_t i = 0; i < n; i++, hash++)
-			publish_stored(p, hash, &hash, 1, ids);
+			publish_stored(p, i > 0 ? hash - 1 : 0, &hash, 1, &prompt, 0);
 		publish_batch(p);
 	}
 	free(ids);

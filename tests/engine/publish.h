@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 struct conn;
+struct prefix_prompt;
 struct publish;
 struct sim;
 
@@ -16,9 +17,9 @@ struct sim;
 struct publish *publish_new(struct sim *sim);
 void publish_free(struct publish **);
 
-/* n blocks whose ids are at `ids`, behind the block `parent` (0: they are the first). */
-void publish_stored(
-	struct publish *p, uint64_t parent, const uint64_t *hashes, size_t n, const uint32_t *ids);
+/* n blocks whose ids stand at `at` in the prompt, behind the block `parent` (0: they are the first). */
+void publish_stored(struct publish *p, uint64_t parent, const uint64_t *hashes, size_t n,
+	const struct prefix_prompt *prompt, uint64_t at);
 void publish_removed(struct publish *p, uint64_t hash);
 void publish_cleared(struct publish *p);
 /* Sends the batch, if it has an event. */

@@ -7,6 +7,7 @@
 #include "master/config/conf.h"
 #include "master/fleet/publish.h"
 #include "master/fleet/state.h"
+#include "proto/json/prompt.h"
 #include "shm/base/clock.h"
 #include "shm/kv_events.h"
 #include "shm/metrics.h"
@@ -75,6 +76,7 @@ Test(publish, where_kv_events_are_published)
 {
 	static char all[] = "tcp://*:5557", replay[] = "tcp://*:5558", own[] = "tcp://10.0.0.9:1";
 	struct conf *c = CONF(P1, P2, D1);
+	struct prefix_secret secret;
 	struct kv_source s;
 	uint64_t seq[4] = {0};
 	uint32_t first;
@@ -90,6 +92,9 @@ Test(publish, where_kv_events_are_published)
 	cr_assert_str_eq(s.replay, "tcp://127.0.0.1:5558");
 	cr_assert_eq(s.ranks, 1);
 	cr_assert_eq(s.tag, row_of(P1)->tag);
+	cr_assert_eq(s.row, 1);
+	prefix_secret_make(&secret, seg->hdr->seed);
+	cr_assert_eq(s.root, prompt_ids_model(&secret, "m", 1));
 	cr_assert(kv_source_get(seg, row_of(P2)->slot, &seq[1], &s));
 	cr_assert_str_eq(s.events, "tcp://10.0.0.9:1");
 	cr_assert_str_eq(s.replay, "tcp://127.0.0.2:5558");
@@ -558,6 +563,30 @@ Test(publish, pool_without_models_has_what_its_endpoints_serve)
 	cr_assert_eq(row_of(P1)->nmodels, 2);
 	cr_assert_str_eq(row_of(P1)->models[1], "a1");
 	cr_assert_eq(row_of(D1)->nmodels, 3);
+}
+
+/* Engines name the adapter of a block that one has computed, and no model otherwise. */
+Test(publish, blocks_that_name_no_adapter_are_of_the_first_model_that_is_none)
+{
+	static char all[] = "tcp://*:5557";
+	struct conf *c = conf_learning();
+	struct prefix_secret secret;
+	struct kv_source s;
+	uint64_t seq = 0;
+
+	c->pools[0].kv_events = all;
+	apply(c);
+	cr_assert(kv_source_get(seg, row_of(P1)->slot, &seq, &s));
+	cr_expect_eq(s.row, 0, "no model is known yet");
+	teach(endpoint_of(P1), "a", 2, 1); /* a0 a1 */
+	free(endpoint_of(P1)->engine.models.cards[0].members);
+	endpoint_of(P1)->engine.models.cards[0].members = mem_printf("\"parent\":\"a1\"");
+	publish_poll(fleet->publish);
+	cr_assert(kv_source_get(seg, row_of(P1)->slot, &seq, &s));
+	prefix_secret_make(&secret, seg->hdr->seed);
+	cr_expect_eq(s.root, prompt_ids_model(&secret, "a1", 2));
+	cr_expect_eq(s.row, 1);
+	c->pools[0].kv_events = NULL; /* not the heap's */
 }
 
 Test(publish, cards_go_before_names_where_there_is_no_room)

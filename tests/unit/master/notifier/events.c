@@ -329,6 +329,93 @@ Test(notifier_events, a_silent_publisher_is_not_followed_because_a_killed_predec
 	cr_expect_not(prefix_held(seg, 2, &held));
 }
 
+#define BLOCK 16
+
+/* A batch of one event: the first 4 blocks of a prompt, of 64 ids. */
+static void
+publish_blocks(void *pub, uint8_t number)
+{
+	static const char head[] = "\x92\x00\x91\x96\xab" "BlockStored" "\x94\x01\x02\x03\x04\xc0\xdc\x00\x40";
+	static const char tail[] = "\x10\xc0";
+	const uint8_t bytes[8] = {[7] = number};
+	uint8_t batch[sizeof(head) + 64 + sizeof(tail)];
+
+	memcpy(batch, head, sizeof(head) - 1);
+	memset(batch + sizeof(head) - 1, 7, 64);
+	memcpy(batch + sizeof(head) - 1 + 64, tail, sizeof(tail) - 1);
+	(void)zmq_send(pub, "", 0, ZMQ_SNDMORE);
+	(void)zmq_send(pub, bytes, sizeof(bytes), ZMQ_SNDMORE);
+	(void)zmq_send(pub, batch, sizeof(head) - 1 + 64 + sizeof(tail) - 1, 0);
+}
+
+static void
+until_messages(uint32_t ep, uint64_t n)
+{
+	for (unsigned i = 0; i < WAIT_MS && messages_of(ep) < n; i++) {
+		(void)events_take(events);
+		(void)usleep(1000);
+	}
+	cr_expect_eq(messages_of(ep), n);
+}
+
+/* ids of a block, and whether all of them are known */
+static void
+expect_blocks(uint32_t ep, uint64_t ids, bool all)
+{
+	cr_expect_eq(seg->prefix_engines[ep].blocks, ids << 1 | all, "%x",
+		(unsigned)seg->prefix_engines[ep].blocks);
+}
+
+Test(notifier_events, blocks_are_exact_while_all_come_in_order)
+{
+	void *pub = publisher(0);
+	struct kv_source s;
+	uint64_t seq = 0;
+
+	cr_assert(kv_source_get(seg, 0, &seq, &s));
+	s.row = 1;
+	kv_source_put(seg, 0, &s);
+	until_read(pub, 0);
+	expect_blocks(0, 0, false);
+	publish_blocks(pub, 1);
+	until_messages(0, 2);
+	expect_blocks(0, BLOCK, true);
+	s.row = 2; /* its pool has grown: no other subscription */
+	s.root = 3;
+	kv_source_put(seg, 0, &s);
+	stands_ms += 500;
+	(void)events_take(events);
+	publish_blocks(pub, 2);
+	until_messages(0, 3);
+	expect_blocks(0, BLOCK, true);
+	publish_blocks(pub, 4);
+	until_messages(0, 4);
+	expect_blocks(0, BLOCK, false);
+	stands_ms += 60001;
+	(void)events_take(events);
+	cr_expect_eq(seg->prefix_engines[0].events, 0, "a minute of silence");
+	expect_blocks(0, BLOCK, false);
+	(void)zmq_close(pub);
+}
+
+/* Each has a cache of its own. */
+Test(notifier_events, blocks_of_several_ranks_are_not_followed)
+{
+	void *pub = publisher(0);
+	struct kv_source s;
+	uint64_t seq = 0;
+
+	cr_assert(kv_source_get(seg, 0, &seq, &s));
+	s.row = 1;
+	s.ranks = 2;
+	kv_source_put(seg, 0, &s);
+	until_read(pub, 0);
+	publish_blocks(pub, 1);
+	until_messages(0, 2);
+	expect_blocks(0, 0, false);
+	(void)zmq_close(pub);
+}
+
 /* What a publisher sends while nobody reads waits at the publisher, and not in the notifier. */
 Test(notifier_events, little_of_each_publisher_is_read_ahead)
 {
