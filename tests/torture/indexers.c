@@ -2,7 +2,8 @@
  * The prefix index: indexers insert and look up, each for an endpoint of its own, and a scribbler stores random words
  * anywhere in the table.
  *
- * Oracle: an endpoint is found only with prompts that were inserted for it in this life of its engine.  An indexer begins
+ * Oracle: an endpoint is found only with prompts that were inserted for it in this life of its engine, and not removed
+ * since.  An indexer begins
  * with a new life, as the master does after a restart, and begins others at random: what a killed indexer of the same
  * endpoint has stored must not be found.  After each round an insertion is found, whatever stands in the table.
  */
@@ -88,6 +89,13 @@ indexer(struct life *l)
 		if (r % 64 == 0) {
 			prefix_void(seg, l->child);
 			inserted = 0;
+		}
+		if (r % 64 < 8) {
+			for (uint32_t i = 0; i < CUTS; i++)
+				prefix_removed(seg, keys[other].digest[i], 1, l->child);
+			inserted &= ~(1u << other);
+			if (look(founds[l->child], other, l->child) > 0)
+				bad(BAD_HINT);
 		}
 		(void)prefix_insert(seg, &keys[insert], 1, l->child, TOKENS);
 		inserted |= 1u << insert;

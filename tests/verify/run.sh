@@ -3,7 +3,7 @@
 # broken variant must yield an error trail, each interesting point must be reached.  One line for each
 # search, with the states it stored and the CPU seconds it took; exits 1 if any did not end as it must.
 #
-#   run.sh [--wide] [MODEL...]   all models, or some of: rcu load flags queue state; --wide: larger bounds too
+#   run.sh [--wide] [MODEL...]   all models, or some of: rcu load flags queue prefix state; --wide: larger bounds too
 #   run.sh --smoke               each design once, and one broken variant of each: part of `make test`
 #   run.sh --trail NAME          how the search NAME came to its error, a line for each step
 # Everything is kept in build/verify/NAME/.
@@ -106,6 +106,16 @@ queue|REACH_ALREADY_WOKEN|-DHELD -DREACH_ALREADY_WOKEN|deep|assertion violated 0
 queue|REACH_DIED_WOKEN|-DONE_KEY -DHELD -DVICTIM=1 -DREACH_DIED_WOKEN|deep|assertion violated
 queue|REACH_LEFT_WOKEN|-DHELD -DLEAVES=1 -DREACH_LEFT_WOKEN|deep|(woken==0)
 queue|REACH_ALL_SERVED|-DHELD -DREACH_ALL_SERVED|deep|(served_after_waiting<2)
+prefix|look|-DNSTORES=2|pass|
+prefix|remove|-DREMOVE|pass|
+prefix|TWO_STORES|-DTWO_STORES|short|assertion violated
+prefix|SMALL_JUMP|-DSMALL_JUMP|short|assertion violated
+prefix|REMOVE_FIRST|-DREMOVE -DREMOVE_FIRST|short|assertion violated
+prefix|REACH_LOST|-DREACH_LOST|short|assertion violated
+prefix|REACH_TWO|-DREMOVE -DREACH_TWO|short|assertion violated
+prefix|REACH_STALE|-DREACH_STALE|short|assertion violated
+prefix|REACH_FOUND|-DREACH_FOUND|short|assertion violated
+prefix|REACH_CAS_LOST|-DREMOVE -DREACH_CAS_LOST|short|assertion violated 0
 state|2-changes|-DNREQUESTS=1|pass|
 state|1-change|-DNCHANGES=1|pass|
 state|UP_BEFORE_TABLE|-DUP_BEFORE_TABLE|short|(s<=t)
@@ -236,7 +246,7 @@ if [ "${1:-}" = --smoke ]; then
 	unreached() { :; } # some lines are reached in other searches only
 	shift
 fi
-mapfile -t rows < <(grep -E "^($(IFS='|'; echo "${*:-rcu|load|flags|queue|state}"))\|" <<<"$table")
+mapfile -t rows < <(grep -E "^($(IFS='|'; echo "${*:-rcu|load|flags|queue|prefix|state}"))\|" <<<"$table")
 [ ${#rows[@]} -eq 0 ] && { echo "run.sh: no such model: $*" >&2; exit 2; }
 mkdir -p "$work"
 rm -f "$work/wrong"
