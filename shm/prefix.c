@@ -195,9 +195,12 @@ static_assert(PREFIX_CUTS <= 64, "ends has a bit for each");
 static bool
 is_exact(const struct seg *seg, uint32_t ep, uint32_t block)
 {
-	const uint64_t blocks = shm_load(&seg->prefix_engines[ep].blocks);
+	uint64_t blocks;
 
-	return block != 0 && (blocks & BLOCKS_ALL) != 0 && block_of(blocks) == block;
+	if (block == 0)
+		return false;
+	blocks = shm_load(&seg->prefix_engines[ep].blocks);
+	return (blocks & BLOCKS_ALL) != 0 && block_of(blocks) == block;
 }
 
 static struct prefix_hit
