@@ -142,7 +142,7 @@ flags|3-gens|-DGENS0=3 -DGENS1=0|pass|
 flags|2-slots-again|-DGENS0=2 -DGENS1=1|pass|
 "
 smoke="rcu|2-arenas rcu|NO_READER_BARRIER load|4-and-1 load|NO_ACKED flags|1-slot flags|NO_NONCE queue|held queue|two-engines-fair
-	queue|NO_PASS state|1-change state|NO_BARRIER"
+	queue|NO_PASS prefix|look prefix|TWO_STORES state|1-change state|NO_BARRIER"
 
 # Where a model stands, seen from the folder of one search: it is beside the code that it models.
 model_file() { # MODEL
