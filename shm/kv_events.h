@@ -20,7 +20,7 @@ struct kv_source {
 		ranks; /* data-parallel ranks, a publisher each: their ports follow each other; 0: no source */
 	char events[KV_SOURCE_ADDRESS]; /* of rank 0: tcp://10.0.0.1:5557 */
 	char replay[KV_SOURCE_ADDRESS]; /* "": what is missed is lost */
-	uint64_t root;                  /* prompt_ids_model() of the engine's model */
+	uint64_t root;                  /* prefix_ids_model() of the engine's model */
 	uint64_t row;                   /* prefix_row_of() its pool */
 };
 

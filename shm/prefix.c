@@ -134,8 +134,8 @@ prefix_block_of(const struct seg *seg, const struct table_pool *pool)
 
 	for (enum role role = 0; role < ROLE_N; role++)
 		for (uint32_t i = 0; block == 0 && i < pool->n[role]; i++)
-			block = block_of(shm_load(
-				&seg->prefix_engines[pool->picks[role][i].slot].blocks));
+			block = block_of(
+				shm_load(&seg->prefix_engines[pool->picks[role][i].slot].blocks));
 	return block;
 }
 

@@ -5,7 +5,7 @@
  *
  * All words have one tag.  Worker 0 stores for endpoint 0, worker 1 for endpoint 1, the notifier stores for endpoint 0 and
  * removes again.  A lookup reads words and the engine's count.  Each access is a step of its own, and a store that is late
- * is a process that is slow: nobody depends on the order of two stores.  A process that is killed makes no further step,
+ * is a process that is slow: no process depends on the order of two stores.  A process that is killed makes no further step,
  * which is among the interleavings.
  *
  *	P1  a word that counts was stored for that endpoint, in the life that the lookup has seen of it	(assertion in look())

@@ -20,7 +20,6 @@
 #include "shm/core/rcu.h"
 #include "shm/prefix.h"
 #include "worker/schedule/policy.h"
-#include "worker/schedule/select.h"
 
 #define ALL_GROUPS UINT64_MAX
 
@@ -86,16 +85,16 @@ answer_of(const struct query *q, enum role role, const struct table_pick *pick)
 static uint32_t
 others(const struct query *q, enum role role)
 {
-	struct select_means m = {.work = 0};
+	uint64_t own = 0, foreign = 0;
 
 	for (uint32_t i = 0; i < q->pool->n[role]; i++) {
 		const struct ep_view e = ep_view(q->fleet->seg, q->pool->picks[role][i].slot,
 			q->now_ms, q->table->foreign_max_age_ms);
 
-		m.own += e.count;
-		m.others += e.foreign;
+		own += e.count;
+		foreign += e.foreign;
 	}
-	return select_others(&m);
+	return policy_others((double)own, (double)foreign);
 }
 
 /* Requests whose length is not known, of other routers or where load counts requests, count as long as this one. */

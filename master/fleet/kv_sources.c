@@ -7,7 +7,6 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/rows.h"
-#include "proto/json/prompt.h"
 #include "shm/base/mem.h"
 #include "shm/core/rcu.h"
 #include "shm/kv_events.h"
@@ -67,7 +66,7 @@ set_blocks(struct kv_source *s, const struct endpoint *ep, const struct table *t
 	if (tp == NULL)
 		return;
 	prefix_secret_make(&secret, ep->fleet->seg->hdr->seed);
-	s->root = prompt_ids_model(&secret, model, strlen(model));
+	s->root = prefix_ids_model(&secret, model, strlen(model));
 	s->row = prefix_row_of(tp);
 }
 

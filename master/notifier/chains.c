@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/json/prompt.h"
 #include "proto/wire/kv_events.h"
 #include "shm/base/mem.h"
 #include "shm/base/prefix_key.h"
@@ -15,7 +14,7 @@
 #define BYTES_MAX (UINT64_C(1) << 28)
 #define WAYS 4
 #define UNITS_MAX 8192 /* before the last cut */
-#define SALT_MAX 256 /* bytes with the quotes; of longer salts blocks are not followed */
+#define SALT_MAX 256   /* bytes with the quotes; of longer salts blocks are not followed */
 
 /* The bucket is chosen by one part of the block's name, which is `name` by another. */
 struct block {
@@ -34,7 +33,7 @@ struct chains {
 	struct prefix_secret secret;
 	uint64_t lives;
 	uint64_t cuts[UNITS_MAX / 64]; /* a bit for each unit behind which prompts are cut */
-	uint32_t last;                           /* of these */
+	uint32_t last;                 /* of these */
 	uint32_t nsets;
 	struct set *sets;
 };
@@ -137,13 +136,18 @@ is_cut(const struct chains *c, uint32_t number, uint32_t unit)
 
 /* --- events ------------------------------------------------------------------------------------- */
 
+struct salt {
+	const char *p;
+	size_t n;
+};
+
 /* The cache_salt as a body has it; *ret: room for it.  False: the digests cannot be known. */
 static bool
-salt_of(const struct kv_event *event, char room[SALT_MAX], struct splice_seg *ret)
+salt_of(const struct kv_event *event, char room[SALT_MAX], struct salt *ret)
 {
 	const struct msgpack_text *salt = NULL;
 
-	*ret = (struct splice_seg){"", 0};
+	*ret = (struct salt){"", 0};
 	if (event->nextra > KV_EVENT_EXTRA_MAX)
 		return false;
 	for (unsigned i = 0; i < event->nextra; i++) {
@@ -162,7 +166,7 @@ salt_of(const struct kv_event *event, char room[SALT_MAX], struct splice_seg *re
 		return false;
 	room[0] = room[salt->n + 1] = '"';
 	memcpy(room + 1, salt->p, salt->n);
-	*ret = (struct splice_seg){room, salt->n + 2};
+	*ret = (struct salt){room, salt->n + 2};
 	return true;
 }
 
@@ -171,18 +175,17 @@ static bool
 root_of(const struct chains *c, const struct chains_engine *e, const struct kv_event *event,
 	uint64_t *ret)
 {
-	const struct splice_seg no_path = {"", 0};
 	const struct msgpack_text *name = &event->adapter_name;
-	struct splice_seg salt;
+	struct salt salt;
 	char room[SALT_MAX];
 
 	if (event->adapter && name->p == NULL) /* a number of the engine's own */
 		return false;
 	if (!salt_of(event, room, &salt))
 		return false;
-	*ret = prompt_ids_root(&c->secret,
-		event->adapter ? prompt_ids_model(&c->secret, name->p, name->n) : e->root, &no_path,
-		&salt);
+	*ret = prefix_ids_root(&c->secret,
+		event->adapter ? prefix_ids_model(&c->secret, name->p, name->n) : e->root, "", 0,
+		salt.p, salt.n);
 	return true;
 }
 

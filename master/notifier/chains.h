@@ -24,7 +24,7 @@ struct seg;
 struct chains_engine {
 	uint64_t life; /* chains_life(): of another one nothing is remembered */
 	uint32_t ep, row;
-	uint64_t root;  /* prompt_ids_model() of its model */
+	uint64_t root;  /* prefix_ids_model() of its model */
 	uint32_t block; /* ids of a block that was stored last; 0: none was */
 };
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#define ID_DIGITS 9      /* more than any vocabulary has */
+#define ID_DIGITS 9         /* more than any vocabulary has */
 #define ROOT_MAX (1u << 20) /* bytes of a member that cuts depend on: a read section stays short */
 
 /* The value of a member as it stands in the body; none: no bytes. */
@@ -25,23 +25,14 @@ before(const struct splice *doc, enum splice_key where)
 	return (struct splice_seg){"", 0};
 }
 
-static uint64_t
-root_part(const struct prefix_secret *secret, uint64_t root, const struct splice_seg *part)
+/* The part of a member's value that cuts depend on. */
+static struct splice_seg
+root_part(const struct splice *doc, enum splice_key key)
 {
-	return prefix_root(secret, root, part->p, part->n < ROOT_MAX ? part->n : ROOT_MAX);
-}
+	struct splice_seg part = value_of(doc, key);
 
-uint64_t
-prompt_ids_model(const struct prefix_secret *secret, const char *model, size_t n)
-{
-	return prefix_root(secret, SK_N_KEYS, model, n); /* no member's number */
-}
-
-uint64_t
-prompt_ids_root(const struct prefix_secret *secret, uint64_t of_model,
-	const struct splice_seg *lora_path, const struct splice_seg *salt)
-{
-	return root_part(secret, root_part(secret, of_model, lora_path), salt);
+	part.n = part.n < ROOT_MAX ? part.n : ROOT_MAX;
+	return part;
 }
 
 /* The value behind *p, which is moved behind the comma or the bracket after it; that is in *ret_after.  False: it is no
@@ -112,22 +103,23 @@ prompt_cut(const struct prefix_secret *secret, const struct splice *doc, enum sp
 	if (prompt.n == 0)
 		return false;
 	if (block != 0 && block <= PREFIX_BLOCK_MAX && prompt.p[0] == '[') {
-		const struct splice_seg lora_path = value_of(doc, SK_LORA_PATH),
-					salt = value_of(doc, SK_CACHE_SALT);
+		const struct splice_seg path = root_part(doc, SK_LORA_PATH),
+					salt = root_part(doc, SK_CACHE_SALT);
 
-		root = prompt_ids_root(secret, prompt_ids_model(secret, model, strlen(model)),
-			&lora_path, &salt);
+		root = prefix_ids_root(secret, prefix_ids_model(secret, model, strlen(model)),
+			path.p, path.n, salt.p, salt.n);
 		if (cut_ids(secret, root, &prompt, block, ret)) {
-			if (ret->size < doc->prompt_items) /* what is behind the last cut was not read */
+			if (ret->size <
+				doc->prompt_items) /* what is behind the last cut was not read */
 				ret->size = (uint32_t)doc->prompt_items;
 			return true;
 		}
 	}
 	root = prefix_root(secret, where, model, strlen(model));
 	for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
-		const struct splice_seg part = value_of(doc, roots[i]);
+		const struct splice_seg part = root_part(doc, roots[i]);
 
-		root = root_part(secret, root, &part);
+		root = prefix_root(secret, root, part.p, part.n);
 	}
 	prefix_cut_two(secret, root, first.p, first.n, prompt.p, prompt.n, ret);
 	return true;

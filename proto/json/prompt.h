@@ -21,11 +21,6 @@
  */
 bool prompt_cut(const struct prefix_secret *secret, const struct splice *doc, enum splice_key where,
 	const char *model, uint32_t block, struct prefix_key *ret);
-/* What the digests of ids depend on: the model or its adapter, by its name, */
-uint64_t prompt_ids_model(const struct prefix_secret *secret, const char *model, size_t n);
-/* and SGLang's lora_path and the cache_salt as they stand in a body; none: no bytes. */
-uint64_t prompt_ids_root(const struct prefix_secret *secret, uint64_t of_model,
-	const struct splice_seg *lora_path, const struct splice_seg *salt);
 /* The member that has the prompt, for those who do not know the path of the request.  SK_N_KEYS: none. */
 enum splice_key prompt_member(const struct splice *doc);
 /* Estimated prompt tokens: four characters each, token ids as counted.  At least 1, at most PROMPT_TOKENS_MAX. */

@@ -6,7 +6,19 @@
 
 /* The members that are used, and where they stand in the array form behind the tag. */
 enum member {
-	M_NONE, M_HASHES, M_PARENT, M_IDS, M_LORA_ID, M_LORA_NAME, M_EXTRA, M_BLOCK_SIZE, M_MEDIUM, M_GROUP, M_TS, M_EVENTS, M_RANK
+	M_NONE,
+	M_HASHES,
+	M_PARENT,
+	M_IDS,
+	M_LORA_ID,
+	M_LORA_NAME,
+	M_EXTRA,
+	M_BLOCK_SIZE,
+	M_MEDIUM,
+	M_GROUP,
+	M_TS,
+	M_EVENTS,
+	M_RANK
 };
 
 struct name {
@@ -22,8 +34,8 @@ static const struct name batch_names[] = {
 	{"ts", M_TS}, {"events", M_EVENTS}, {"data_parallel_rank", M_RANK}};
 
 /* hashes, parent, tokens, block_size, lora_id, medium, lora_name, extra_keys, group_idx */
-static const enum member stored_order[] = {
-	M_HASHES, M_PARENT, M_IDS, M_BLOCK_SIZE, M_LORA_ID, M_MEDIUM, M_LORA_NAME, M_EXTRA, M_GROUP};
+static const enum member stored_order[] = {M_HASHES, M_PARENT, M_IDS, M_BLOCK_SIZE, M_LORA_ID,
+	M_MEDIUM, M_LORA_NAME, M_EXTRA, M_GROUP};
 static const enum member removed_order[] = {M_HASHES, M_MEDIUM, M_GROUP};
 static const enum member batch_order[] = {M_TS, M_EVENTS, M_RANK};
 

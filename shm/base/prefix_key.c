@@ -30,6 +30,20 @@ prefix_root(const struct prefix_secret *s, uint64_t root, const void *part, size
 	return hash(s, link, sizeof(link));
 }
 
+uint64_t
+prefix_ids_model(const struct prefix_secret *s, const char *model, size_t n)
+{
+	return prefix_root(
+		s, UINT64_MAX, model, n); /* prompts of bytes begin with smaller numbers */
+}
+
+uint64_t
+prefix_ids_root(const struct prefix_secret *s, uint64_t of_model, const char *lora_path,
+	size_t nlora_path, const char *salt, size_t nsalt)
+{
+	return prefix_root(s, prefix_root(s, of_model, lora_path, nlora_path), salt, nsalt);
+}
+
 /* Cuts what stands behind the bytes of *ret, whose digest so far is `digest`. */
 static uint64_t
 cut_on(const struct prefix_secret *s, uint64_t digest, const char *part, size_t len, bool at_end,

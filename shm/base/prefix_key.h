@@ -8,7 +8,7 @@
  * two prompts with one digest, and so cannot pass its prompt off for another client's.
  *
  * A prompt of token ids may be cut between the blocks of ids that its engines keep, into units of 64 ids or more.  What an
- * engine says of its blocks (KV events) then gives the same digests, whoever has sent the prompt.
+ * engine says of its blocks (KV events) then gives the same digests, whichever client has sent the prompt.
  *
  * Process: worker.  No memory is shared here.
  */
@@ -32,13 +32,14 @@ struct prefix_secret {
 #define PREFIX_BLOCK_MAX 4096u /* ids of a block; larger blocks are not followed */
 
 struct prefix_key {
-	uint32_t n;     /* cuts */
-	uint32_t block; /* ids of the engines' blocks, for a prompt of ids that is cut between them; 0: it is cut by bytes */
-	uint32_t size;  /* of the whole prompt: bytes or ids */
+	uint32_t n; /* cuts */
+	uint32_t
+		block; /* ids of the engines' blocks, for a prompt of ids that is cut between them; 0: it is cut by bytes */
+	uint32_t size; /* of the whole prompt: bytes or ids */
 	uint32_t end[PREFIX_CUTS]; /* the same of what is before a cut */
 	uint64_t digest[PREFIX_CUTS];
-	const char *part[2]; /* where the prompt stood when it was cut, */
-	uint32_t first;      /* so many bytes of it in its first part */
+	const char *part[2];      /* where the prompt stood when it was cut, */
+	uint32_t first;           /* so many bytes of it in its first part */
 	uint32_t at[PREFIX_CUTS]; /* a prompt of ids: where it was cut, in bytes */
 };
 
@@ -67,6 +68,11 @@ prefix_unit_step(uint32_t at)
 void prefix_secret_make(struct prefix_secret *s, const uint64_t seed[2]);
 /* What every prompt depends on, such as the model's name: part after part, beginning with 0. */
 uint64_t prefix_root(const struct prefix_secret *s, uint64_t root, const void *part, size_t n);
+/* What the digests of ids depend on: the model or its adapter, by its name, and then SGLang's lora_path and the cache_salt
+ * as they stand in a body; none: no bytes. */
+uint64_t prefix_ids_model(const struct prefix_secret *s, const char *model, size_t n);
+uint64_t prefix_ids_root(const struct prefix_secret *s, uint64_t of_model, const char *lora_path,
+	size_t nlora_path, const char *salt, size_t nsalt);
 /* Cuts a prompt of n bytes.  Prompts with different roots have no digest in common. */
 void prefix_cut(const struct prefix_secret *s, uint64_t root, const char *prompt, size_t n,
 	struct prefix_key *ret);

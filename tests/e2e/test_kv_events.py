@@ -283,13 +283,13 @@ class Ids:
         self.router = world.router(pool, workers=1)
         self.n = 0
         for e in self.p:
-            wait("the subscription", lambda e=e: self.heard(e, lambda: e.tell("/sim/kv_events", batches=1, blocks=1)))
+            wait("the subscription", lambda e=e: self.stored_after(e, lambda: e.tell("/sim/kv_events", batches=1, blocks=1)))
             cleared = self.router.metric(SAYS["cleared"], engine=e.url)
             with e.client() as c:
                 assert c.post("/reset_prefix_cache", {}).status == 200
             wait("its empty cache", lambda e=e, n=cleared: self.router.metric(SAYS["cleared"], engine=e.url) > n)
 
-    def heard(self, engine, do):
+    def stored_after(self, engine, do):
         do()
         return self.router.metric(SAYS["stored"], engine=engine.url)
 

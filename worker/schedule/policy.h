@@ -39,7 +39,7 @@ struct policy_view {
 	uint32_t unit_tokens;             /* a unit of load counts for so many */
 	const struct prefix_found *found; /* who has which beginning of it; NULL: not known */
 	uint32_t
-		others; /* the share of the requests that are other routers', of SELECT_ALL_OTHERS */
+		others; /* the share of the requests that are other routers', of POLICY_ALL_OTHERS */
 
 	bool keyed;   /* session and prefix: `key` is known; without one they are least_loaded */
 	uint64_t key; /* hash of the session's name or the prompt's start */
@@ -55,6 +55,15 @@ policy_fn policy_round_robin, policy_least_loaded, policy_power_of_two, policy_r
 	policy_session, policy_prefix, policy_cache_aware;
 
 policy_fn *policy_find(enum policy_kind kind);
+
+#define POLICY_ALL_OTHERS 256
+
+/* The share of requests that are other routers', of POLICY_ALL_OTHERS. */
+static inline uint32_t
+policy_others(double own, double others)
+{
+	return others > 0 ? (uint32_t)(POLICY_ALL_OTHERS * others / (own + others)) : 0;
+}
 
 /* What cache_aware compares, of each pick: tokens by weight.  INFINITY: it may not be chosen.  For who explains a choice. */
 void policy_cache_aware_costs(const struct policy_view *view, double ret[]);

@@ -78,7 +78,7 @@ set_home(const struct policy_view *v, struct prices *prices, uint32_t deepest)
 	of = *v;
 	of.key = prefix_between(key, deepest);
 	prices->home = policy_highest(&of, INFINITY);
-	prices->at_home = AT_HOME(prices->behind[deepest]) * v->others / SELECT_ALL_OTHERS;
+	prices->at_home = AT_HOME(prices->behind[deepest]) * v->others / POLICY_ALL_OTHERS;
 }
 
 static void

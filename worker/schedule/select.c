@@ -60,7 +60,7 @@ select_means_use(struct select_means *m, struct selection *s)
 		s->foreign_max_age_ms);
 	m->own += (e.count - m->own) / OTHERS_SHARE;
 	m->others += (e.foreign - m->others) / OTHERS_SHARE;
-	s->others = select_others(m);
+	s->others = policy_others(m->own, m->others);
 }
 
 void

@@ -42,7 +42,7 @@ struct selection {
 	const struct prefix_found *found;
 	bool computes; /* with those: what the engine does not have is its work, else the whole prompt is */
 	uint32_t
-		others; /* with those: the share of the requests that are other routers', of SELECT_ALL_OTHERS */
+		others; /* with those: the share of the requests that are other routers', of POLICY_ALL_OTHERS */
 
 	uint32_t mean_tokens; /* a request of another router is counted with so many */
 	uint64_t now_ms;
@@ -98,15 +98,6 @@ struct select_means {
 	uint32_t work;      /* tokens of a prompt that an engine has to compute; 0: not known */
 	double own, others; /* requests at an endpoint, of this router and of others */
 };
-
-#define SELECT_ALL_OTHERS 256
-
-/* The share that is other routers', of SELECT_ALL_OTHERS. */
-static inline uint32_t
-select_others(const struct select_means *m)
-{
-	return m->others > 0 ? (uint32_t)(SELECT_ALL_OTHERS * m->others / (m->own + m->others)) : 0;
-}
 
 /* Before a selection whose `found` and `computes` are set: sets what the means are for, and looks at one endpoint more. */
 void select_means_use(struct select_means *m, struct selection *s);

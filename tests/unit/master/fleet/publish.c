@@ -7,7 +7,7 @@
 #include "master/config/conf.h"
 #include "master/fleet/publish.h"
 #include "master/fleet/state.h"
-#include "proto/json/prompt.h"
+#include "shm/base/prefix_key.h"
 #include "shm/base/clock.h"
 #include "shm/kv_events.h"
 #include "shm/metrics.h"
@@ -94,7 +94,7 @@ Test(publish, where_kv_events_are_published)
 	cr_assert_eq(s.tag, row_of(P1)->tag);
 	cr_assert_eq(s.row, 1);
 	prefix_secret_make(&secret, seg->hdr->seed);
-	cr_assert_eq(s.root, prompt_ids_model(&secret, "m", 1));
+	cr_assert_eq(s.root, prefix_ids_model(&secret, "m", 1));
 	cr_assert(kv_source_get(seg, row_of(P2)->slot, &seq[1], &s));
 	cr_assert_str_eq(s.events, "tcp://10.0.0.9:1");
 	cr_assert_str_eq(s.replay, "tcp://127.0.0.2:5558");
@@ -584,7 +584,7 @@ Test(publish, blocks_that_name_no_adapter_are_of_the_first_model_that_is_none)
 	publish_poll(fleet->publish);
 	cr_assert(kv_source_get(seg, row_of(P1)->slot, &seq, &s));
 	prefix_secret_make(&secret, seg->hdr->seed);
-	cr_expect_eq(s.root, prompt_ids_model(&secret, "a1", 2));
+	cr_expect_eq(s.root, prefix_ids_model(&secret, "a1", 2));
 	cr_expect_eq(s.row, 1);
 	c->pools[0].kv_events = NULL; /* not the heap's */
 }

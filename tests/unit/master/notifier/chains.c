@@ -57,7 +57,7 @@ engine(uint32_t ep)
 	return (struct chains_engine){.life = chains_life(chains),
 		.ep = ep,
 		.row = 1,
-		.root = prompt_ids_model(&secret, MODEL, strlen(MODEL)),
+		.root = prefix_ids_model(&secret, MODEL, strlen(MODEL)),
 		.block = BLOCK};
 }
 
@@ -157,7 +157,8 @@ hit_with(uint32_t ep, uint32_t n, const char *model, const char *members, uint32
 	size_t where;
 
 	for (uint32_t i = 0; i < n; i++)
-		at += sprintf(body + at, "%c%s%u", i == 0 ? '[' : ',', i % 3 == 0 ? " " : "", ids[i]);
+		at += sprintf(
+			body + at, "%c%s%u", i == 0 ? '[' : ',', i % 3 == 0 ? " " : "", ids[i]);
 	at += sprintf(body + at, "]}");
 	cr_assert_eq(splice_scan(&doc, body, (size_t)at, &why, &where), 0);
 	cr_assert(prompt_cut(&secret, &doc, SK_PROMPT, model, block, &key));

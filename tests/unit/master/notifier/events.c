@@ -335,7 +335,9 @@ Test(notifier_events, a_silent_publisher_is_not_followed_because_a_killed_predec
 static void
 publish_blocks(void *pub, uint8_t number)
 {
-	static const char head[] = "\x92\x00\x91\x96\xab" "BlockStored" "\x94\x01\x02\x03\x04\xc0\xdc\x00\x40";
+	static const char head[] = "\x92\x00\x91\x96\xab"
+				   "BlockStored"
+				   "\x94\x01\x02\x03\x04\xc0\xdc\x00\x40";
 	static const char tail[] = "\x10\xc0";
 	const uint8_t bytes[8] = {[7] = number};
 	uint8_t batch[sizeof(head) + 64 + sizeof(tail)];

@@ -1052,7 +1052,7 @@ Test(policy, what_no_engine_has_goes_home_where_there_are_other_routers)
 
 	know((uint32_t[N]){1, 1, 0, 0});
 	cuts.part[1] = prompt;
-	view.others = SELECT_ALL_OTHERS / 2;
+	view.others = POLICY_ALL_OTHERS / 2;
 	for (prompt[PREFIX_STEP] = 0; prompt[PREFIX_STEP] < 64; prompt[PREFIX_STEP]++)
 		for (uint32_t from = 0; from < N; from++) {
 			view.cursor = from;
@@ -1076,7 +1076,7 @@ Test(policy, a_home_is_left_for_load_and_for_the_one_that_has_more)
 
 	know((uint32_t[N]){0});
 	cuts.part[1] = prompt;
-	view.others = SELECT_ALL_OTHERS / 2;
+	view.others = POLICY_ALL_OTHERS / 2;
 	home = policy_cache_aware(&view);
 	burden((uint32_t)home, PROMPT / 4 - 1);
 	cr_expect_eq(

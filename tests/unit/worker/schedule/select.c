@@ -126,8 +126,8 @@ Test(select, the_share_of_others_is_that_of_their_requests)
 	}
 	for (int k = 0; k < 1000; k++)
 		select_means_use(&m, &s);
-	cr_expect_geq(s.others, SELECT_ALL_OTHERS * 3 / 4 - 1, "rounded");
-	cr_expect_leq(s.others, SELECT_ALL_OTHERS * 3 / 4);
+	cr_expect_geq(s.others, POLICY_ALL_OTHERS * 3 / 4 - 1, "rounded");
+	cr_expect_leq(s.others, POLICY_ALL_OTHERS * 3 / 4);
 	s.now_ms += s.foreign_max_age_ms + 1;
 	for (int k = 0; k < 2000; k++)
 		select_means_use(&m, &s);
