@@ -16,11 +16,14 @@
 #define MOST 4000                      /* blocks of a prompt */
 #define TEXT (16 * BLOCK * MOST)
 #define MODEL "m"
+#define LISTS_MAX 1000
 
 static struct chains *chains;
 static struct prefix_secret secret;
 static struct prefix_found *found;
 static uint32_t ids[BLOCK * MOST];
+static void *lists[LISTS_MAX];
+static size_t nlists;
 
 static void
 setup(void)
@@ -45,6 +48,8 @@ static void
 teardown(void)
 {
 	free(found);
+	while (nlists > 0)
+		free(lists[--nlists]);
 	chains_free(&chains);
 	seg_free(&seg);
 }
@@ -61,11 +66,14 @@ engine(uint32_t ep)
 		.block = BLOCK};
 }
 
-/* A list of msgpack's, in memory that the test leaks. */
+/* A list of msgpack's, until the test ends. */
 static struct kv_list
 list_of(uint64_t n)
 {
 	uint8_t *p = calloc(n + 1, 9);
+
+	cr_assert_lt(nlists, LISTS_MAX);
+	lists[nlists++] = p;
 
 	return (struct kv_list){{p, p + 9 * n}, n};
 }
