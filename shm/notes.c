@@ -103,12 +103,19 @@ finish(struct note_words *w)
 	shm_store_release(&w->seq, shm_load(&w->seq) + 1);
 }
 
+/* How often the ring had been filled before the note of this number: tells the notes of one place apart. */
+static uint64_t
+lap_of(uint64_t number, uint32_t size)
+{
+	return (number - 1) / size & 0xffff;
+}
+
 static void
-put_now(struct note_words *w, const struct note_now *now, uint32_t status)
+put_now(struct note_words *w, const struct note_now *now, uint32_t status, uint64_t lap)
 {
 	shm_store(&w->at_us, now->at_us);
 	shm_store(&w->what, (uint64_t)(now->pool & 0xffff) << 48 |
-				    (uint64_t)(now->tries & 0xff) << 40 |
+				    (uint64_t)(now->tries & 0xff) << 40 | lap << 24 |
 				    (uint64_t)(status & 0xffff) << 8 | (uint64_t)now->state);
 	shm_store(&w->slots, pair(now->engines.slot[ROLE_PREFILL], now->engines.slot[ROLE_DECODE]));
 	shm_store(&w->tags, pair(now->engines.tag[ROLE_PREFILL], now->engines.tag[ROLE_DECODE]));
@@ -135,7 +142,7 @@ note_begin(struct notes *n, const char *id, const char *model, const struct note
 	shm_store(&w->from_us, from_us);
 	put_text(w->id, sizeof(w->id), id);
 	put_text(w->model, sizeof(w->model), model);
-	put_now(w, now, 0);
+	put_now(w, now, 0, 0);
 	finish(w);
 	if (i >= n->high) {
 		n->high = i + 1;
@@ -167,7 +174,7 @@ note_move(struct notes *n, uint32_t note, const struct note_now *now)
 		return;
 	w = words_of(n, note);
 	begin(w);
-	put_now(w, now, 0);
+	put_now(w, now, 0, 0);
 	finish(w);
 }
 
@@ -233,7 +240,7 @@ note_end(struct notes *n, uint32_t note, const char *id, const char *model, uint
 			put_text(w->model, sizeof(w->model), model);
 		}
 		shm_store(&w->from_us, from_us);
-		put_now(w, now, end->status);
+		put_now(w, now, end->status, lap_of(n->ended + 1, size));
 		put_end(w, end);
 		finish(w);
 		n->ended++;
@@ -279,6 +286,7 @@ take(const struct note_words *w, struct note *ret)
 		.first_ms = (uint32_t)times,
 		.prompt = (uint32_t)(tokens >> 32),
 		.completion = (uint32_t)tokens,
+		.lap = (uint16_t)(what >> 24),
 	};
 	get_text(w->id, ret->id, sizeof(ret->id));
 	get_text(w->model, ret->model, sizeof(ret->model));
@@ -349,5 +357,7 @@ note_ended(const struct seg *seg, uint32_t worker, uint64_t number, struct note 
 				      seg->hdr->running_requests + (uint32_t)((number - 1) % size)),
 				 ret))
 		return false;
-	return ret->now.state == NOTE_ENDED && notes_ended(seg, worker) - number < size;
+	/* the next note of this place is whole before the worker counts it: its lap is another */
+	return ret->now.state == NOTE_ENDED && ret->lap == lap_of(number, size) &&
+	       notes_ended(seg, worker) - number < size;
 }

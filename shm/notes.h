@@ -66,6 +66,7 @@ struct note {
 	struct note_now now;
 	uint64_t from_us; /* its first byte came */
 	uint32_t status, queued_ms, first_ms, prompt, completion;
+	uint16_t lap; /* note_ended() compares it with the one of the number */
 	char id[NOTE_ID], model[NOTE_MODEL], reason[NOTE_REASON], states[NOTE_LETTERS];
 };
 

@@ -393,7 +393,7 @@ struct span_ring {
 struct note_words {
 	_Alignas(SHM_LINE) uint64_t seq; /* odd while it is written */
 	uint64_t from_us, at_us;
-	uint64_t what;        /* pool:16 | tries:8 | 0:16 | status:16 | enum note_state:8 */
+	uint64_t what;        /* pool:16 | tries:8 | lap:16 | status:16 | enum note_state:8 */
 	uint64_t slots, tags; /* of its prefill engine:32 | decode engine:32 */
 	uint64_t times;       /* milliseconds in the queue:32 | to the first byte:32 */
 	uint64_t tokens;      /* prompt:32 | completion:32 */

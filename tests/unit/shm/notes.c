@@ -134,6 +134,26 @@ Test(notes, the_ring_has_the_last_ones)
 	cr_expect_str_eq(n.states, "hbpd");
 }
 
+/* The worker writes a note, and then counts it: in between the oldest number's place has the newest note. */
+Test(notes, the_newest_is_not_shown_as_the_oldest)
+{
+	struct notes_head *head = seg_notes(seg, 1);
+	struct note n;
+
+	for (uint32_t lap = 0; lap < 3; lap++) {
+		for (uint32_t i = 0; i < KEPT; i++)
+			ended("old");
+		cr_assert(note_ended(seg, 1, head->ended - KEPT + 1, &n));
+		ended("new");
+		head->ended--;
+		cr_expect_not(note_ended(seg, 1, head->ended - KEPT + 1, &n));
+		cr_expect(note_ended(seg, 1, head->ended, &n));
+		head->ended++;
+		cr_expect(note_ended(seg, 1, head->ended, &n));
+		cr_expect_str_eq(n.id, "new");
+	}
+}
+
 Test(notes, long_texts_are_cut)
 {
 	char id[200], model[200];
