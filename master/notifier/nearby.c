@@ -11,7 +11,8 @@
 #include "shm/core/seg.h"
 #include "shm/kv_events.h"
 
-#define INTERFACES 64
+#define INTERFACES                                                                                 \
+	1024 /* hosts of containers have some hundreds; a stranger costs a look at each */
 #define BITS4 24
 #define BITS6 64 /* of one link, by RFC 4291 */
 
@@ -32,9 +33,9 @@ struct nearby {
 	struct {
 		uint64_t seq; /* of the sender */
 		struct kv_sender sender;
-	} * known; /* [max_endpoints] */
-	struct interface interfaces[INTERFACES];
-	size_t ninterfaces;
+	} * known;                    /* [max_endpoints] */
+	struct interface *interfaces; /* [ninterfaces], INTERFACES at most */
+	size_t ninterfaces, room;
 	struct sorted engines;
 	struct sorted
 		networks; /* first addresses of those engines' /24 and /64 that no interface has */
@@ -78,6 +79,7 @@ nearby_free(struct nearby **pn)
 	if (n == NULL)
 		return;
 	free(n->known);
+	free(n->interfaces);
 	free(n->engines.at);
 	free(n->networks.at);
 	free(n);
@@ -86,13 +88,18 @@ nearby_free(struct nearby **pn)
 
 /* --- interfaces ----------------------------------------------------------------------------- */
 
-void
+bool
 nearby_add_interface(struct nearby *n, const struct peer_ip *own, unsigned bits)
 {
 	if (n->ninterfaces == INTERFACES)
-		return;
+		return false;
+	if (n->ninterfaces == n->room) {
+		n->room = n->room == 0 ? 16 : 2 * n->room;
+		n->interfaces = mem_resize(n->interfaces, n->room, sizeof(*n->interfaces));
+	}
 	n->interfaces[n->ninterfaces++] =
 		(struct interface){.own = *own, .net = net_of(own->family, own->ip, bits)};
+	return true;
 }
 
 static bool
@@ -119,20 +126,23 @@ bits_of(const struct peer_ip *mask)
 	return n;
 }
 
-void
+size_t
 nearby_read_interfaces(struct nearby *n)
 {
 	struct ifaddrs *all = NULL;
+	size_t nleft_out = 0;
 
 	if (getifaddrs(&all) != 0)
-		return; /* an engine's /24 and /64 count all the same */
+		return 0; /* an engine's /24 and /64 count all the same */
 	for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
 		struct peer_ip own, mask;
 
-		if (ip_of(i->ifa_addr, &own) && ip_of(i->ifa_netmask, &mask))
-			nearby_add_interface(n, &own, bits_of(&mask));
+		if (ip_of(i->ifa_addr, &own) && ip_of(i->ifa_netmask, &mask) &&
+			!nearby_add_interface(n, &own, bits_of(&mask)))
+			nleft_out++;
 	}
 	freeifaddrs(all);
+	return nleft_out;
 }
 
 /* The closest network that has the address.  One of 0 bits would have all peers: such tunnels exist. */
@@ -245,7 +255,7 @@ is_this_machine(const struct nearby *n, const struct peer_ip *peer)
 bool
 nearby_knows(const struct nearby *n, const struct peer_ip *peer)
 {
-	return is_this_machine(n, peer) || find(&n->engines, peer);
+	return find(&n->engines, peer) || is_this_machine(n, peer);
 }
 
 bool

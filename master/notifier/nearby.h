@@ -7,6 +7,7 @@
  */
 #pragma once
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "shm/core/seg.h"
@@ -25,10 +26,11 @@ struct nearby;
 /* Without an interface and without an engine: loopback alone. */
 struct nearby *nearby_new(const struct seg *seg);
 void nearby_free(struct nearby **);
-/* Reads the machine's interfaces, which takes a socket: before the sandbox. */
-void nearby_read_interfaces(struct nearby *n);
-/* One interface; more than 64 do not count. */
-void nearby_add_interface(struct nearby *n, const struct peer_ip *own, unsigned bits);
+/* Reads the addresses of the machine's interfaces, which takes a socket: before the sandbox.  Returns how many of them found
+ * no room, and do not count. */
+size_t nearby_read_interfaces(struct nearby *n);
+/* One of them.  False: no room, there are 1,024. */
+bool nearby_add_interface(struct nearby *n, const struct peer_ip *own, unsigned bits);
 /* Takes over what the master has published since the last call. */
 void nearby_refresh(struct nearby *n);
 bool nearby_has(const struct nearby *n, const struct peer_ip *peer);

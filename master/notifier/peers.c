@@ -87,6 +87,18 @@ watch(struct peers *p, enum peers_socket which, void *ctx, void *socket)
 	return p->events[which] != NULL && zmq_connect(p->events[which], address) == 0 ? 0 : -1;
 }
 
+/* A peer with one of the addresses left out is a stranger, unless an engine brings its network. */
+static void
+read_interfaces(struct peers *p)
+{
+	const size_t nleft_out = nearby_read_interfaces(p->nearby);
+
+	if (nleft_out > 0)
+		log_warn("this machine has more addresses than the notifier remembers",
+			LOG_U("left_out", nleft_out),
+			LOG_S("cure", "all networks of engines in lmcache.networks"));
+}
+
 void
 peers_begin(struct peers *p, const struct seg *seg, struct metrics_slab *slab, size_t fds)
 {
@@ -96,7 +108,7 @@ peers_begin(struct peers *p, const struct seg *seg, struct metrics_slab *slab, s
 		.nconnections = fds,
 		.each = fds / SHARE < PEERS_EACH ? (unsigned)(fds / SHARE) : PEERS_EACH,
 		.line_ms = clock_ms() + QUIET_MS};
-	nearby_read_interfaces(p->nearby);
+	read_interfaces(p);
 }
 
 int

@@ -1,9 +1,14 @@
 /* Which peers count as engines while lmcache.networks names none. */
 #include "master/notifier/nearby.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
+#include "shm/base/mem.h"
 #include "shm/kv_events.h"
 #include "tests/unit/shm/fixture.h"
 
@@ -31,7 +36,7 @@ interface(const char *own, unsigned bits)
 	const struct peer_ip ip = peer_ip_of(own);
 
 	cr_assert_neq(ip.family, 0);
-	nearby_add_interface(nearby, &ip, bits);
+	cr_assert(nearby_add_interface(nearby, &ip, bits));
 }
 
 /* There are two engines at most; NULL: not this one, or its name is not resolved yet. */
@@ -129,11 +134,56 @@ Test(nearby, a_new_engine_counts_and_a_former_one_does_not)
 	cr_expect_not(has("10.1.2.9") || knows("10.1.2.9"));
 }
 
-Test(nearby, more_interfaces_than_fit)
+/* The machine of this test has so many addresses, each of a network of its own. */
+static struct ifaddrs *addresses;
+static struct sockaddr_in *ips, mask = {.sin_family = AF_INET};
+
+static void
+have_addresses(uint32_t n)
 {
-	for (unsigned i = 0; i < 100; i++)
-		interface("10.1.2.3", 24);
-	cr_expect(has("10.1.2.3"));
+	addresses = mem_array(n, sizeof(*addresses));
+	ips = mem_array(n, sizeof(*ips));
+	mask.sin_addr.s_addr = htonl(UINT32_MAX << 8);
+	for (uint32_t i = 0; i < n; i++) {
+		ips[i] = (struct sockaddr_in){
+			.sin_family = AF_INET, .sin_addr.s_addr = htonl(10U << 24 | i << 8 | 3)};
+		addresses[i] = (struct ifaddrs){.ifa_next = i + 1 < n ? &addresses[i + 1] : NULL,
+			.ifa_addr = (struct sockaddr *)&ips[i],
+			.ifa_netmask = (struct sockaddr *)&mask};
+	}
+}
+
+/* In place of libc's. */
+int
+getifaddrs(struct ifaddrs **ret)
+{
+	*ret = addresses;
+	return 0;
+}
+
+void
+freeifaddrs(struct ifaddrs *all)
+{
+	cr_assert_eq(all, addresses);
+	free(addresses);
+	free(ips);
+}
+
+Test(nearby, a_thousand_interfaces_count)
+{
+	have_addresses(1024);
+	cr_expect_eq(nearby_read_interfaces(nearby), 0);
+	publish("10.3.255.9", NULL);
+	cr_expect(has("10.0.0.3") && has("10.3.255.3") && has("10.3.255.77"));
+	cr_expect_not(has("10.3.254.77"));
+}
+
+Test(nearby, more_interfaces_than_fit_are_counted)
+{
+	have_addresses(1030);
+	cr_expect_eq(nearby_read_interfaces(nearby), 6);
+	cr_expect(has("10.3.255.3"));
+	cr_expect_not(has("10.4.0.3"));
 }
 
 Test(nearby, what_is_no_address)
