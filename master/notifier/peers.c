@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "shm/base/clock.h"
+#include "shm/base/decimal.h"
 #include "shm/base/log.h"
 #include "shm/base/mem.h"
 #include "shm/base/net.h"
@@ -184,30 +185,47 @@ say_refused(struct peers *p)
 
 /* --- connections ---------------------------------------------------------------------------- */
 
-/* False: the descriptor is not a connection of TCP, perhaps not any more. */
 static bool
-read_peer(int fd, struct peers_connection *ret)
+take_address(const struct sockaddr_storage *ss, struct peers_connection *ret)
 {
-	struct sockaddr_storage ss = {0};
 	struct sockaddr_in four;
 	struct sockaddr_in6 six;
-	socklen_t len = sizeof(ss);
 
 	*ret = (struct peers_connection){0};
-	if (getpeername(fd, (struct sockaddr *)&ss, &len) != 0)
-		return false;
-	if (ss.ss_family == AF_INET) {
-		memcpy(&four, &ss, sizeof(four));
+	if (ss->ss_family == AF_INET) {
+		memcpy(&four, ss, sizeof(four));
 		ret->port = four.sin_port;
 		ret->ip.family = AF_INET;
 		memcpy(ret->ip.ip, &four.sin_addr, sizeof(four.sin_addr));
-	} else if (ss.ss_family == AF_INET6) {
-		memcpy(&six, &ss, sizeof(six));
+	} else if (ss->ss_family == AF_INET6) {
+		memcpy(&six, ss, sizeof(six));
 		ret->port = six.sin6_port;
 		memcpy(ret->ip.ip, &six.sin6_addr, sizeof(six.sin6_addr));
 		ret->ip.family = net_unmap(AF_INET6, ret->ip.ip);
 	}
 	return ret->ip.family != 0;
+}
+
+/* False: the descriptor is not a connection of TCP, perhaps not any more. */
+static bool
+read_peer(int fd, struct peers_connection *ret)
+{
+	struct sockaddr_storage ss = {0};
+	socklen_t len = sizeof(ss);
+
+	return getpeername(fd, (struct sockaddr *)&ss, &len) == 0 && take_address(&ss, ret);
+}
+
+/* Whether its own end has the port, in network byte order, of the socket that is said to have accepted it. */
+static bool
+was_accepted_at(int fd, uint16_t port)
+{
+	struct sockaddr_storage ss = {0};
+	socklen_t len = sizeof(ss);
+	struct peers_connection own;
+
+	return getsockname(fd, (struct sockaddr *)&ss, &len) == 0 && take_address(&ss, &own) &&
+	       own.port == port;
 }
 
 static bool
@@ -261,9 +279,10 @@ why_not(struct peers *p, enum peers_socket which, const struct peer_ip *ip)
 	return has_too_many(p, ip) ? PEERS_TOO_MANY : PEERS_WELCOME;
 }
 
-/* The descriptor is libzmq's, which may have closed it and accepted another peer on it: then that one is looked at twice. */
+/* The descriptor is libzmq's, which may have closed it and accepted another peer on it: then that one is looked at twice.  Or
+ * it is a connection that this process has made since, to an engine for example. */
 static void
-look_at(struct peers *p, enum peers_socket which, uint32_t fd)
+look_at(struct peers *p, enum peers_socket which, uint32_t fd, uint16_t port)
 {
 	struct peers_connection c;
 	enum peers_refusal why;
@@ -271,7 +290,7 @@ look_at(struct peers *p, enum peers_socket which, uint32_t fd)
 	if (fd >= p->nconnections)
 		return;
 	p->connections[fd] = (struct peers_connection){0};
-	if (!read_peer((int)fd, &c))
+	if (!was_accepted_at((int)fd, port) || !read_peer((int)fd, &c))
 		return;
 	why = why_not(p, which, &c.ip);
 	if (why == PEERS_WELCOME) {
@@ -289,8 +308,24 @@ was_refused(uint32_t error)
 	return error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM;
 }
 
+/* Of the listening socket, as libzmq writes its address: tcp://0.0.0.0:7500, tcp://[::]:7500.  In network byte order; 0: it
+ * is none of TCP. */
+static uint16_t
+port_of(const char *address, size_t n)
+{
+	const char *at = memrchr(address, ':', n);
+	uint64_t port;
+
+	if (at == NULL)
+		return 0;
+	at++;
+	if (!decimal_read(&at, address + n, UINT16_MAX, &port) || at != address + n)
+		return 0;
+	return htons((uint16_t)port);
+}
+
 static void
-take_event(struct peers *p, enum peers_socket which, zmq_msg_t *msg)
+take_event(struct peers *p, enum peers_socket which, zmq_msg_t *msg, zmq_msg_t *address)
 {
 	uint16_t event;
 	uint32_t value;
@@ -300,28 +335,26 @@ take_event(struct peers *p, enum peers_socket which, zmq_msg_t *msg)
 	memcpy(&event, zmq_msg_data(msg), sizeof(event));
 	memcpy(&value, (const char *)zmq_msg_data(msg) + sizeof(event), sizeof(value));
 	if (event == ZMQ_EVENT_ACCEPTED)
-		look_at(p, which, value);
+		look_at(p, which, value, port_of(zmq_msg_data(address), zmq_msg_size(address)));
 	else if (which == PEERS_NOTICES && was_refused(value))
 		refuse(p, M_NOTICES_REFUSED, &(struct peer_ip){0}, PEERS_NOT_NAMED);
 }
 
-/* One event, and after it the address of the socket.  False: there is none. */
+/* libzmq sends an event in two parts: what has happened, and the address of the socket.  False: there is none. */
 static bool
 take_one(struct peers *p, enum peers_socket which)
 {
-	bool got = false, more = true;
+	zmq_msg_t event, address;
+	bool got;
 
-	while (more) {
-		zmq_msg_t part;
-
-		(void)zmq_msg_init(&part);
-		more = zmq_msg_recv(&part, p->events[which], ZMQ_DONTWAIT) != -1;
-		if (more && !got)
-			take_event(p, which, &part);
-		got = got || more;
-		more = more && zmq_msg_more(&part);
-		(void)zmq_msg_close(&part);
-	}
+	(void)zmq_msg_init(&event);
+	(void)zmq_msg_init(&address);
+	got = zmq_msg_recv(&event, p->events[which], ZMQ_DONTWAIT) != -1;
+	if (got && zmq_msg_more(&event) &&
+		zmq_msg_recv(&address, p->events[which], ZMQ_DONTWAIT) != -1)
+		take_event(p, which, &event, &address);
+	(void)zmq_msg_close(&event);
+	(void)zmq_msg_close(&address);
 	return got;
 }
 
