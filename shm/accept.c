@@ -59,13 +59,18 @@ load_of(const struct seg *seg, uint32_t slot)
 	       (stored.bytes[STORED_BUFFERED] + stored.bytes[STORED_DECLARED]) / CONN_BYTES;
 }
 
+static bool
+serves(const struct seg *seg, uint32_t slot, uint64_t since_ms)
+{
+	return proc_slot_state(seg, slot) == PROC_READY && proc_heartbeat_ms(seg, slot) >= since_ms;
+}
+
 /* The few connections of a stopped or hung worker must not lower the mean: the other workers
  * would leave clients waiting in the queue until worker_watchdog ends that worker. */
 static bool
 has_share(const struct seg *seg, uint32_t slot, uint64_t since_ms)
 {
-	return shm_load(&seg->procs[slot].accepts) != ACCEPT_UNABLE &&
-	       proc_slot_state(seg, slot) == PROC_READY && proc_heartbeat_ms(seg, slot) >= since_ms;
+	return shm_load(&seg->procs[slot].accepts) != ACCEPT_UNABLE && serves(seg, slot, since_ms);
 }
 
 /* The mean of all workers with a share; `me` has one. */
@@ -142,6 +147,17 @@ accept_listener(const struct seg *seg, uint32_t me, uint64_t alive_since_ms)
 	uint64_t load;
 
 	return find(seg, me, ACCEPT_LISTENS, alive_since(alive_since_ms), &load);
+}
+
+bool
+accept_others(const struct seg *seg, uint32_t me, uint64_t alive_since_ms)
+{
+	const uint64_t since_ms = alive_since(alive_since_ms);
+
+	for (uint32_t i = 0; i < SLOT_WORKERS(seg); i++)
+		if (i != me && serves(seg, i, since_ms))
+			return true;
+	return false;
 }
 
 bool

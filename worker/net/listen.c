@@ -287,10 +287,32 @@ listen_init(struct worker *w, event_callback_fn on_accept)
 	w->epoll_fd = epoll_of(w->h->wake_fds[w->slot]);
 }
 
+/*
+ * A connection has woken this worker alone.  While another worker of this instance serves, that worker sees the
+ * connection.  The workers of an instance that takes over would find it at a heartbeat.  So it is accepted here, one of
+ * each socket: each connection wakes another worker.
+ */
+static void
+accept_last(struct worker *w)
+{
+	if (accept_others(w->seg, w->slot, w->alive_since_ms))
+		return;
+	for (size_t i = 0; i < w->h->nlisten; i++) {
+		const event_callback_fn on_accept = event_get_callback(&w->ev_listen[i]);
+
+		if (w->h->listen[i].door == DOOR_CLIENTS)
+			on_accept(w->h->listen[i].fd, EV_READ, w);
+	}
+}
+
 void
 listen_end(struct worker *w)
 {
+	const bool listened = w->listening[DOOR_CLIENTS];
+
 	listen_update(w);
+	if (listened)
+		accept_last(w);
 	for (size_t i = 0; w->ev_listen != NULL && i < w->h->nlisten; i++)
 		(void)close(w->h->listen[i].fd);
 	free(w->ev_listen);

@@ -223,6 +223,46 @@ Test(listen, who_stops_passes_a_connection_on)
 	cr_assert_eq(accepted[1], 1);
 }
 
+/* The worker drains, and closes its descriptor of the socket: a process has its own. */
+static void
+end(uint32_t i)
+{
+	const int fd = door.fd;
+
+	w[i].phase = WORKER_DRAINS;
+	door.fd = dup(fd);
+	listen_end(&w[i]);
+	door.fd = fd;
+}
+
+/* The workers of the instance that takes over are in another segment: this one cannot wake them. */
+Test(listen, the_last_one_that_serves_accepts_what_woke_it)
+{
+	struct victim v;
+
+	victim_sleeps(&v);
+	listen_update(&w[0]);
+	proc_slot_set(seg, 1, 1, PROC_DRAINING, 1);
+	connection_wakes(&v);
+	end(0);
+	cr_assert_eq(accepted[0], 1);
+}
+
+/* A worker of the next generation begins to serve at that moment. */
+Test(listen, who_drains_leaves_it_to_who_begins)
+{
+	struct victim v;
+
+	victim_sleeps(&v);
+	listen_update(&w[0]);
+	connection_wakes(&v);
+	end(0);
+	listen_update(&w[1]);
+	turn(1);
+	cr_assert_eq(accepted[0], 0);
+	cr_assert_eq(accepted[1], 1);
+}
+
 Test(listen, a_worker_accepts_one_connection_after_the_other)
 {
 	listen_update(&w[0]);
