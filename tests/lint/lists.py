@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What the lists promise: every end reason has a test, so has every feature of every connector and each row of tests/PROMISES.md,
-every list of connectors and policies is whole, metric names follow Prometheus' rules, every folder has its README, nothing names the machine it was made on, and no merge is unfinished."""
+every list of connectors and policies is whole, metric names follow Prometheus' rules, every folder has its README, that of a room names each of its files, nothing names the machine it was made on, and no merge is unfinished."""
 import ast
 import collections
+import functools
 import glob
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDERS = ["master", "worker", "shm", "proto", "tests", "etc", "systemd"]
+ROOMS = ["master", "worker", "shm", "proto"]
 PROMISES, TESTED = "tests/PROMISES.md", "## What is tested of each hand-shake"
 # what no committed file has
 STRAY = [(re.compile(r"(?<![\w./-])/wor[k]/\w"), "names a path of the machine it was made on"),
@@ -97,8 +99,14 @@ def readmes():
     for folder in FOLDERS:
         if not os.path.isfile(os.path.join(folder, "README.md")):
             faults.append(f"{folder}/README.md: is missing")
+    for folder in sorted({os.path.dirname(p) for room in ROOMS for p in glob.glob(f"{room}/**/*.[ch]", recursive=True)}):
+        named = [re.escape(name).replace(r"\*", ".*") for name in re.findall(r"([\w*]+)\.(?:\[ch\]|[ch]\b)", read(f"{folder}/README.md"))]
+        for file in sorted({os.path.basename(p).split(".")[0] for p in glob.glob(f"{folder}/*.[ch]")}):
+            if not any(re.fullmatch(name, file) for name in named):
+                faults.append(f"{folder}/README.md: says nothing of {file}")
 
 
+@functools.cache
 def defined_in(file):
     """Functions of a file of tests/e2e, those that it takes from rows.py included."""
     body = ast.parse(read(f"tests/e2e/{file}")).body
@@ -172,6 +180,7 @@ def causes():
             faults.append(f"etc/docs/engines.md: the cause {name} means \"{listed[name]}\" (shm/core/layout.h)")
 
 
+@functools.cache
 def tests_of(path):
     """Names of a file's tests, of what looks at a run of tests/chaos; none if it is not there."""
     if not os.path.isfile(path):
