@@ -1,5 +1,11 @@
 # pdrouter: one non-recursive Makefile.  Every folder's *.c by wildcard; each variant builds in
 # build/<variant>/.  `make help` lists the targets.
+#
+# To add
+#   a C file in a room, a room, a unit test (tests/unit/...), a fuzz target: nothing, wildcards find them
+#   a program: its files with a main() in MAINS, a rule beside those of BINS, its name in BINS, a line in `install`
+#   objects that one test or program needs besides: a line like that of $(B)/unit/worker/schedule/threshold
+#   a target: a rule, its name in .PHONY, a line in HELP
 # the tag of the checkout; a source tarball's own; else this one
 RELEASE := 0.1.0
 VERSION := $(or $(file <.version),$(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//; s/-\([0-9]*\)-g/+\1.g/'),$(RELEASE))
@@ -73,8 +79,9 @@ LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcare
 
 # every room of a folder: one level below it
 LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)
-# main.c, pdctl.c, pdfleet.c and pdtop.c hold a main(); all else of the process folders can be linked into unit tests
-PROC_SRC   := $(filter-out master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c master/pdtop/pdtop.c master/pdtop/screen.c,$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
+# these hold a main(), or draw on a terminal; all else of the process folders can be linked into unit tests
+MAINS      := master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c master/pdtop/pdtop.c master/pdtop/screen.c
+PROC_SRC   := $(filter-out $(MAINS),$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
 ENGINE_SRC := $(wildcard tests/engine/*.c)
 UNIT_SRC   := $(shell find tests/unit -name '*.c')
 
@@ -341,5 +348,37 @@ deb-test: all
 .PHONY: clean help
 clean:
 	rm -rf build
+define HELP
+make                     pdrouter and its tools, in build/release; VARIANT=debug, asan, ubsan: in build/VARIANT
+make CI=1                the same, a warning is an error; V=1 shows whole command lines
+make demo                a router and simulated engines: [CONNECTOR=nixl] [HOLD=1]
+make fleet-demo          a fleet file becomes a fleet of simulated engines
+make fleet-systemd       the same under a real systemd; fleet-tutorial: on two hosts.  As root
+
+make check               two minutes: lint, unit tests, an end-to-end test of each file
+make test                everything that must pass, 20 minutes
+make unit                unit tests; one alone: make build/release/unit/shm/notes
+make lint                checks of the source; format: its form; docs: manual pages from its tables
+make asan, ubsan         the programs with sanitizers
+make fuzz                fuzzers: [SECONDS=60]
+make verify              models of shared memory: [WIDE=1]
+make torture             shared memory under kill -9, and as threads: [SECONDS=600]
+make torture-mutants     the torture notices a missing barrier: [MUTANTS=NAME]
+make scribble            random stores into shared memory: [SECONDS=600] [SEED=N]
+make chaos               random faults under load: [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl]
+                         [ONLY=STEP,...] [WITHOUT=STEP,...]
+make misbehave           engines that misbehave: [SECONDS=60] [ROW=test_busy]
+make upgrade-storm       upgrades under load: [SECONDS=120]
+make clients             client libraries; proxies: nginx, haproxy, Envoy; engine-args: parsers of engines [ALL=1]
+
+make bench               what a request costs, beside nginx and haproxy: [PEERS=1]
+make bench-sched         the scheduler; bench-cache: prefix caches; scale: a large fleet
+
+make install             [DESTDIR=] [PREFIX=/usr/local] [UNITDIR=/lib/systemd]
+make deb, dist           the Debian package; tarballs.  deb-test, dist-test try them
+make container           an image with the package; container-test tries it
+make clean               removes build/
+endef
 help:
-	@echo "make | unit | check | test | demo [CONNECTOR=nixl] [HOLD=1] | fleet-demo | fleet-systemd | fleet-tutorial | bench [PEERS=1] | bench-sched | bench-cache | scale | verify [WIDE=1] | torture [SECONDS=600] | torture-mutants [MUTANTS=NAME] | scribble [SECONDS=600] [SEED=N] | chaos [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...] | engine-args [ALL=1] | misbehave [SECONDS=60] [ROW=test_busy] | upgrade-storm [SECONDS=120] | clients | proxies | fuzz [SECONDS=60] | lint | format | docs | asan | ubsan | install DESTDIR= PREFIX= UNITDIR= | deb | deb-test | dist | dist-test | container | container-test | clean"
+	$(info $(HELP))
+	@:
