@@ -110,9 +110,9 @@ class Fleet(BaseFleet):
 
     def mark(self):
         super().mark()
-        rows = self.router.metrics()
-        self.counts = {name: metric_sum(rows, f"pdrouter_{name}", {}) or 0
-                       for name in ("attempts_failed_total", "rescued_total", "direct_total", "requests_total")}
+        names = [f"pdrouter_{name}_total" for name in ("attempts_failed", "rescued", "direct", "requests")]
+        rows = self.router.metrics(*names)
+        self.counts = {name.removeprefix("pdrouter_"): metric_sum(rows, name, {}) or 0 for name in names}
         self.spent = sum(e.counter("faults") for e in self.all)
 
     def since(self, name):

@@ -57,7 +57,7 @@ class Fleet(BaseFleet):
         self.router.lives()
 
         def quiet():
-            rows = self.router.metrics()
+            rows = self.router.metrics(*(name for name in GAUGES if name.startswith("pdrouter_")))
             for e in (*self.p, *self.d):
                 rows += e.metrics()
             return not any(metric_sum(rows, name, {}) for name in GAUGES)
