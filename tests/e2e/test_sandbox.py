@@ -103,7 +103,8 @@ def test_processes_without_need_of_keys_have_none(world):
     file.write_text("sk-of-the-engines-4711")
     pool = world.pool([world.engine("prefill")], [world.engine("decode")], engine_api_key_file=str(file),
                       tls={"ca": cert.cert, "cert": own.cert, "key": own.key})
-    r = world.router(pool, workers=1, tls={"listen": [f"127.0.0.1:{free_port()}"], "certificates": [cert.row()]},
+    small = {"max_workers": 1, "max_endpoints": 16, "prefix_index": "1MiB"}  # all of it is read
+    r = world.router(pool, workers=1, shared_memory=small, tls={"listen": [f"127.0.0.1:{free_port()}"], "certificates": [cert.row()]},
                      lmcache={"listen": f"tcp://127.0.0.1:{free_port()}"}, tracing={"otlp": f"http://127.0.0.1:{free_port()}"})
     if not can_look(*r.children()):
         pytest.skip("a container without CAP_SYS_PTRACE")
