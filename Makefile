@@ -2,9 +2,9 @@
 # build/<variant>/.  `make help` lists the targets.
 #
 # To add
-#   a C file in a room, a room, a unit test (tests/unit/...), a fuzz target: nothing, wildcards find them
-#   a program: its files with a main() in MAINS, a rule beside those of BINS, its name in BINS, a line in `install`
-#   objects that one test or program needs besides: a line like that of $(B)/unit/worker/schedule/threshold
+#   a C file in a room, a room, a unit test, a fuzz target: nothing, wildcards find them
+#   a program: its file with main() in MAINS, a rule, its name in BINS, a line in `install`
+#   objects that one test needs besides: a line like that of $(B)/unit/worker/schedule/threshold
 #   a target: a rule, its name in .PHONY, a line in HELP
 # the tag of the checkout; a source tarball's own; else this one
 RELEASE := 0.1.0
@@ -79,8 +79,9 @@ LIBS    := -levent_core -levent_extra -lhttp_parser -ljson-c -lzmq -lyaml -lcare
 
 # every room of a folder: one level below it
 LIB_SRC    := $(wildcard shm/*.c shm/*/*.c proto/*/*.c)
-# these hold a main(), or draw on a terminal; all else of the process folders can be linked into unit tests
-MAINS      := master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c master/pdtop/pdtop.c master/pdtop/screen.c
+# these hold a main(), or draw on a terminal; unit tests are linked with all else of the rooms
+MAINS      := master/main.c master/pdctl/pdctl.c master/pdfleet/pdfleet.c master/pdtop/pdtop.c \
+              master/pdtop/screen.c
 PROC_SRC   := $(filter-out $(MAINS),$(wildcard master/*.c master/*/*.c worker/*.c worker/*/*.c))
 ENGINE_SRC := $(wildcard tests/engine/*.c)
 UNIT_SRC   := $(shell find tests/unit -name '*.c')
@@ -365,11 +366,12 @@ make verify              models of shared memory: [WIDE=1]
 make torture             shared memory under kill -9, and as threads: [SECONDS=600]
 make torture-mutants     the torture notices a missing barrier: [MUTANTS=NAME]
 make scribble            random stores into shared memory: [SECONDS=600] [SEED=N]
-make chaos               random faults under load: [SECONDS=600] [SEED=N] [KILL_WORKERS=5] [CONNECTOR=nixl]
-                         [ONLY=STEP,...] [WITHOUT=STEP,...]
+make chaos               random faults under load: [SECONDS=600] [SEED=N] [KILL_WORKERS=5]
+                         [CONNECTOR=nixl] [ONLY=STEP,...] [WITHOUT=STEP,...]
 make misbehave           engines that misbehave: [SECONDS=60] [ROW=test_busy]
 make upgrade-storm       upgrades under load: [SECONDS=120]
-make clients             client libraries; proxies: nginx, haproxy, Envoy; engine-args: parsers of engines [ALL=1]
+make clients             client libraries; proxies: nginx, haproxy, Envoy
+make engine-args         command lines of fleets, against the parsers of engines: [ALL=1]
 
 make bench               what a request costs, beside nginx and haproxy: [PEERS=1]
 make bench-sched         the scheduler; bench-cache: prefix caches; scale: a large fleet

@@ -38,5 +38,6 @@ bool accept_poll(
 	struct seg *seg, uint32_t me, bool able, uint64_t alive_since_ms, uint32_t *ret_wake);
 /* Another worker that listens and is alive: the one with the lowest load.  ACCEPT_NOBODY: none. */
 uint32_t accept_listener(const struct seg *seg, uint32_t me, uint64_t alive_since_ms);
-/* Whether another worker of this segment serves: it listens or rests, or begins to listen, and then sees what waits. */
+/* Whether another worker of this segment serves: it listens or rests, or begins to listen, and
+ * then sees what waits. */
 bool accept_others(const struct seg *seg, uint32_t me, uint64_t alive_since_ms);

@@ -103,7 +103,8 @@ finish(struct note_words *w)
 	shm_store_release(&w->seq, shm_load(&w->seq) + 1);
 }
 
-/* How often the ring had been filled before the note of this number: tells the notes of one place apart. */
+/* How often the ring had been filled before the note of this number: tells the notes of one
+ * place apart. */
 static uint64_t
 lap_of(uint64_t number, uint32_t size)
 {

@@ -26,8 +26,8 @@ struct nearby;
 /* Without an interface and without an engine: loopback alone. */
 struct nearby *nearby_new(const struct seg *seg);
 void nearby_free(struct nearby **);
-/* Reads the addresses of the machine's interfaces, which takes a socket: before the sandbox.  Returns how many of them found
- * no room, and do not count. */
+/* Reads the addresses of the machine's interfaces, which takes a socket: before the sandbox.
+ * Returns how many of them found no room, and do not count. */
 size_t nearby_read_interfaces(struct nearby *n);
 /* One of them.  False: no room, there are 1,024. */
 bool nearby_add_interface(struct nearby *n, const struct peer_ip *own, unsigned bits);

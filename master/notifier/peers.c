@@ -216,7 +216,8 @@ read_peer(int fd, struct peers_connection *ret)
 	return getpeername(fd, (struct sockaddr *)&ss, &len) == 0 && take_address(&ss, ret);
 }
 
-/* Whether its own end has the port, in network byte order, of the socket that is said to have accepted it. */
+/* Whether its own end has the port (network byte order) of the socket that should have accepted
+ * it. */
 static bool
 was_accepted_at(int fd, uint16_t port)
 {
@@ -279,8 +280,8 @@ why_not(struct peers *p, enum peers_socket which, const struct peer_ip *ip)
 	return has_too_many(p, ip) ? PEERS_TOO_MANY : PEERS_WELCOME;
 }
 
-/* The descriptor is libzmq's, which may have closed it and accepted another peer on it: then that one is looked at twice.  Or
- * it is a connection that this process has made since, to an engine for example. */
+/* The descriptor is libzmq's, which may have closed it.  Then it may be another peer's, which is
+ * looked at twice, or a connection that this process has made, to an engine for example. */
 static void
 look_at(struct peers *p, enum peers_socket which, uint32_t fd, uint16_t port)
 {
@@ -308,8 +309,8 @@ was_refused(uint32_t error)
 	return error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM;
 }
 
-/* Of the listening socket, as libzmq writes its address: tcp://0.0.0.0:7500, tcp://[::]:7500.  In network byte order; 0: it
- * is none of TCP. */
+/* Of the listening socket, as libzmq writes its address: tcp://0.0.0.0:7500, tcp://[::]:7500.
+ * In network byte order; 0: it is none of TCP. */
 static uint16_t
 port_of(const char *address, size_t n)
 {
@@ -340,7 +341,8 @@ take_event(struct peers *p, enum peers_socket which, zmq_msg_t *msg, zmq_msg_t *
 		refuse(p, M_NOTICES_REFUSED, &(struct peer_ip){0}, PEERS_NOT_NAMED);
 }
 
-/* libzmq sends an event in two parts: what has happened, and the address of the socket.  False: there is none. */
+/* libzmq sends an event in two parts: what has happened, and the address of the socket.
+ * False: there is none. */
 static bool
 take_one(struct peers *p, enum peers_socket which)
 {

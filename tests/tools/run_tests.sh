@@ -19,7 +19,7 @@ readonly most_unsteady=3 # of some 9,000 tests
 began=$SECONDS
 export ASAN_OPTIONS=detect_leaks=1 # leaks fail the run
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-# pytest rewrites each test file that it reads, 6 s of CPU in all, in each of its processes: what it has rewritten is kept
+# each of pytest's processes rewrites each test file, 6 s of CPU in all: what it has rewritten is kept
 export PYTHONPYCACHEPREFIX=$PWD/build/pycache
 unset PYTHONDONTWRITEBYTECODE
 crashes='invariant broken|process exited|signal"?[=:]"?(ABRT|SEGV|BUS|FPE)'

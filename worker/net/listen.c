@@ -288,9 +288,9 @@ listen_init(struct worker *w, event_callback_fn on_accept)
 }
 
 /*
- * A connection has woken this worker alone.  While another worker of this instance serves, that worker sees the
- * connection.  The workers of an instance that takes over would find it at a heartbeat.  So it is accepted here, one of
- * each socket: each connection wakes another worker.
+ * A connection has woken this worker alone.  While another worker of this instance serves, that
+ * worker sees the connection.  The workers of an instance that takes over would find it at a
+ * heartbeat.  So it is accepted here, one of each socket: each connection wakes another worker.
  */
 static void
 accept_last(struct worker *w)

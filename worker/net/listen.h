@@ -31,8 +31,9 @@ void listen_accepted(struct worker *w, int listen_fd);
 void listen_woken(struct worker *w);
 /* Finds a connection whose wake-up went to a worker that has been killed before it accepted. */
 void listen_heartbeat(const struct worker *w);
-/* The worker drains: it accepts the connection that may have woken it alone, and never again.  Its descriptors of the
- * sockets are closed, so that the port is free as soon as those who do accept have ended.  Again: nothing happens. */
+/* The worker drains: it accepts the connection that may have woken it alone, and never again.  Its
+ * descriptors of the sockets are closed, so that the port is free as soon as those who do accept
+ * have ended.  Again: nothing happens. */
 void listen_end(struct worker *w);
 /* Call it at each tick: listen_update(), and looks for workers that have stopped while
  * connections wait. */

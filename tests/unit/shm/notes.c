@@ -134,7 +134,8 @@ Test(notes, the_ring_has_the_last_ones)
 	cr_expect_str_eq(n.states, "hbpd");
 }
 
-/* The worker writes a note, and then counts it: in between the oldest number's place has the newest note. */
+/* The worker writes a note, and then counts it: in between the oldest number's place has the
+ * newest note. */
 Test(notes, the_newest_is_not_shown_as_the_oldest)
 {
 	struct notes_head *head = seg_notes(seg, 1);

@@ -120,7 +120,8 @@ Test(peers, a_stranger_is_refused_and_an_engine_is_not)
 	cr_expect_eq(nrefused(), 2);
 }
 
-/* libzmq has closed the stranger's descriptor, and this process has connected to an engine's publisher with that number. */
+/* libzmq has closed the stranger's descriptor, and this process has connected to an engine's
+ * publisher with that number. */
 Test(peers, a_connection_of_this_process_is_not_ended)
 {
 	own_port = 51234;
