@@ -94,16 +94,18 @@ probe_has(const struct sse *s, size_t *at, const char *word, size_t n)
 }
 
 /*
- * {"error": (vLLM from 0.11) or {"object":"error" (before, and SGLang): protocols of the engines.
+ * {"error": (vLLM from 0.11), {"object":"error" (before, and SGLang) or {"type":"error" (/v1/messages and
+ * /v1/responses): protocols of the engines.
  * Runs once per event, and most fail at the first byte of the first key.
  */
 static bool
 probe_is_error(const struct sse *s)
 {
-	static const char error[] = "\"error\"", object[] = "\"object\"";
+	static const char error[] = "\"error\"", object[] = "\"object\"", type[] = "\"type\"";
 	size_t at = 0;
 
-	if (s->probe[0] == '{' && s->probe[1] == '"' && s->probe[2] != 'e' && s->probe[2] != 'o')
+	if (s->probe[0] == '{' && s->probe[1] == '"' && s->probe[2] != 'e' && s->probe[2] != 'o' &&
+		s->probe[2] != 't')
 		return false;
 	if (probe_next(s, &at) != '{')
 		return false;
@@ -112,7 +114,10 @@ probe_is_error(const struct sse *s)
 		return false;
 	if (probe_has(s, &at, error, sizeof(error) - 1))
 		return true;
-	if (!probe_has(s, &at, object, sizeof(object) - 1) || probe_next(s, &at) != ':')
+	if (!probe_has(s, &at, object, sizeof(object) - 1) &&
+		!probe_has(s, &at, type, sizeof(type) - 1))
+		return false;
+	if (probe_next(s, &at) != ':')
 		return false;
 	at++;
 	return probe_next(s, &at) == '"' && probe_has(s, &at, error, sizeof(error) - 1);

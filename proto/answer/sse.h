@@ -12,8 +12,8 @@
 struct sse {
 	uint64_t events; /* events with at least one data line */
 	bool done;       /* an event whose data is exactly [DONE] has ended */
-	/* an event whose data starts with {"error" or {"object":"error" (blanks allowed) has
-	 * ended */
+	/* an event whose data starts with {"error", {"object":"error" or {"type":"error" (blanks
+	 * allowed) has ended */
 	bool error;
 	/* private to sse.c */
 	uint8_t state;
