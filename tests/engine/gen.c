@@ -10,6 +10,7 @@
 #include "tests/engine/fault.h"
 #include "tests/engine/kv.h"
 #include "tests/engine/last.h"
+#include "tests/engine/oneleg.h"
 #include "tests/engine/prefix.h"
 #include "tests/engine/seen.h"
 #include "tests/engine/sim.h"
@@ -144,7 +145,7 @@ fails_early(struct gen *g)
 }
 
 static void
-start(struct conn *c, bool chat, bool native)
+start(struct conn *c, enum gen_api api, bool chat, bool native)
 {
 	struct gen *g = calloc(1, sizeof(*g));
 
@@ -152,6 +153,7 @@ start(struct conn *c, bool chat, bool native)
 		abort();
 	g->c = c;
 	g->sim = c->sim;
+	g->api = api;
 	g->chat = chat;
 	g->native = native;
 	g->created = (long)time(NULL);
@@ -169,22 +171,35 @@ start(struct conn *c, bool chat, bool native)
 void
 gen_chat(struct conn *c)
 {
-	start(c, true, false);
+	start(c, API_OPENAI, true, false);
 }
 
 void
 gen_completion(struct conn *c)
 {
-	start(c, false, false);
+	start(c, API_OPENAI, false, false);
 }
 
 void
 gen_generate(struct conn *c)
 {
 	if (c->sim->o.engine == FLAVOUR_SGLANG)
-		start(c, false, true);
+		start(c, API_OPENAI, false, true);
 	else
 		admin_absent(c);
+}
+
+void
+gen_agent(struct conn *c)
+{
+	static const char messages[] = "/v1/messages";
+
+	if (!c->is_gen)
+		oneleg_answer(c);
+	else if (strncmp(buf_cstr(&c->url), messages, sizeof(messages) - 1) == 0)
+		start(c, API_MESSAGES, true, false);
+	else
+		start(c, API_RESPONSES, true, false);
 }
 
 void
@@ -341,6 +356,11 @@ put_failure(struct gen *g, const char *msg, struct buf *b)
 	bool flat = g->sim->o.flat_errors && !g->native;
 
 	buf_fill(b, 0, CHUNK_ROOM);
+	if (g->api != API_OPENAI) {
+		agent_failure(msg, b);
+		buf_reserve(b, 2);
+		return;
+	}
 	buf_str(b, flat ? "data: {\"error\":" : "data: ");
 	if (g->native)
 		native_failure(g, msg, b);

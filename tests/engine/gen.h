@@ -25,6 +25,7 @@ struct word;
 
 enum gen_mode { GEN_PLAIN, GEN_PREFILL, GEN_DECODE };
 enum gen_state { GEN_NEW, GEN_QUEUED, GEN_TRAVEL, GEN_REST, GEN_TURN, GEN_COMPUTE, GEN_STREAM };
+enum gen_api { API_OPENAI, API_MESSAGES, API_RESPONSES };
 enum gen_phase { PHASE_ROLE, PHASE_TOKENS, PHASE_USAGE, PHASE_DONE, PHASE_END };
 
 struct prompt {
@@ -53,6 +54,7 @@ struct gen {
 	enum gen_state state;
 	enum gen_mode mode;
 	enum gen_phase phase;
+	enum gen_api api; /* but for OpenAI's: gen_agent.c; `chat` is true for these too */
 	bool chat, stream, include_usage, echo, logprobs, running, stalled;
 	bool structured, continuous_usage;
 	uint32_t top_logprobs;
@@ -89,6 +91,8 @@ struct gen {
 void gen_chat(struct conn *c);
 void gen_completion(struct conn *c);
 void gen_generate(struct conn *c); /* SGLang's /generate */
+/* /v1/messages and /v1/responses: with KV parameters; without them oneleg.c answers. */
+void gen_agent(struct conn *c);
 /* Ends all whose rid begins with this one, as SGLang does; 200 for them, with what they have. */
 void gen_abort(struct sim *sim, const char *rid, size_t n);
 bool gen_fresh_id(struct conn *c); /* false: refused and answered */
@@ -130,3 +134,13 @@ void content_logprobs(const struct gen *g, struct choice *ch, const struct word 
 void native_answer(struct gen *g, struct buf *out);
 void native_failure(struct gen *g, const char *msg, struct buf *out);
 void native_delta(struct gen *g, unsigned i, struct buf *out); /* without its last brace */
+
+/* gen_agent.c: the same for the paths of agents */
+bool gen_is_agent(struct conn *c); /* the body has KV parameters that this engine reads */
+void agent_answer(struct gen *g, struct buf *out, const struct buf *kv);
+/* Events, the last one without its last brace. */
+void agent_begin(struct gen *g, struct buf *out);
+void agent_delta(struct gen *g, struct buf *out);
+void agent_usage(struct gen *g, struct buf *out);
+void agent_end(struct buf *out);                      /* of /v1/messages; whole */
+void agent_failure(const char *msg, struct buf *out); /* whole */

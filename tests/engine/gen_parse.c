@@ -305,6 +305,59 @@ read_messages(struct parse *p)
 	return true;
 }
 
+/* The paths of agents name some members otherwise, and have none of others. */
+static void
+read_agent(struct parse *p, struct jv doc)
+{
+	static const enum member none[] = {M_MAX_COMPLETION_TOKENS, M_MIN_TOKENS, M_N, M_LOGPROBS,
+		M_TOP_LOGPROBS, M_PROMPT_LOGPROBS, M_TOOL_CHOICE, M_RESPONSE_FORMAT,
+		M_STREAM_OPTIONS};
+	const struct jv thinking = json_get(doc, "thinking");
+
+	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+		p->m[none[i]] = (struct jv){NULL, 0};
+	if (p->g->api == API_RESPONSES) {
+		p->m[M_MESSAGES] = json_get(doc, "input");
+		p->m[M_DOCUMENTS] = json_get(doc, "instructions");
+		p->m[M_MAX_TOKENS] = json_get(doc, "max_output_tokens");
+		return;
+	}
+	p->m[M_DOCUMENTS] = json_get(doc, "system");
+	if (json_is(json_get(thinking, "type"), "disabled")) /* the template is told */
+		p->m[M_REASONING_EFFORT] = thinking;
+}
+
+static bool
+read_input(struct parse *p)
+{
+	struct prompt *t = add_prompt(p->g);
+	struct toks toks;
+
+	keep_ids(p->g, t, &toks);
+	(void)prompt_chat(&p->m[M_MESSAGES], false, &toks);
+	take(t, &toks);
+	t->eos = has_marker(p->m[M_MESSAGES]);
+	return true;
+}
+
+/* validate_thinking_budget() of vLLM 0.31's entrypoints/anthropic/protocol.py, a validator of the form. */
+static bool
+check_agent(struct parse *p, struct jv doc)
+{
+	struct gen *g = p->g;
+	int64_t budget = 0;
+
+	if (g->api == API_MESSAGES && json_null(p->m[M_MAX_TOKENS]))
+		return bad(p, "max_tokens: Field required");
+	if (json_int(json_get(json_get(doc, "thinking"), "budget_tokens"), &budget) &&
+		budget >= g->max_tokens && g->mode != GEN_PREFILL && g->sim->o.vllm == VLLM_0_33)
+		return bad(p, "thinking.budget_tokens must be less than max_tokens");
+	if (g->api == API_RESPONSES && g->mode == GEN_PREFILL &&
+		json_kind(json_get(doc, "store")) != 'f')
+		bad_value(p, "prefill leg: store must be false");
+	return true;
+}
+
 /* ---- the rest ---- */
 
 static bool
@@ -407,9 +460,9 @@ read_flags(struct parse *p)
 		return bad(p, "stream_options: must be an object");
 	if (!g->stream && json_kind(opts) == '{' && opts.len > 2)
 		return bad(p, "Stream options can only be defined when `stream=True`.");
-	g->include_usage = json_true(json_get(opts, "include_usage"));
-	g->continuous_usage =
-		g->include_usage && json_true(json_get(opts, "continuous_usage_stats"));
+	g->include_usage = g->api != API_OPENAI || json_true(json_get(opts, "include_usage"));
+	g->continuous_usage = g->api == API_OPENAI && g->include_usage &&
+			      json_true(json_get(opts, "continuous_usage_stats"));
 	read_form(p);
 	g->echo = json_true(p->m[M_ECHO]);
 	if (!g->native && !read_logprobs(p))
@@ -574,11 +627,17 @@ gen_parse(struct gen *g)
 	if (split(&p, doc)) {
 		if (g->native)
 			read_native(&p, doc);
+		if (g->api != API_OPENAI)
+			read_agent(&p, doc);
 		read_rid(&p);
 		if (g->sim->shake->read != NULL)
 			g->sim->shake->read(g);
-		(void)((g->chat ? read_messages(&p) : read_prompt(&p)) && read_numbers(&p) &&
-			read_flags(&p));
+		(void)((g->api == API_RESPONSES ? read_input(&p)
+			       : g->chat        ? read_messages(&p)
+						: read_prompt(&p)) &&
+			read_numbers(&p) && read_flags(&p));
+		if (g->api != API_OPENAI)
+			(void)check_agent(&p, doc);
 	}
 	g->unread = p.malformed;
 	if (!p.malformed && !admin_known_model(g->c, p.m[M_MODEL])) {

@@ -223,6 +223,10 @@ gen_answer(struct gen *g, struct buf *b, struct shake_extra *x)
 		native_answer(g, b);
 		return;
 	}
+	if (g->api != API_OPENAI) {
+		agent_answer(g, b, &x->kv);
+		return;
+	}
 	put_id(g, b);
 	buf_fmt(b, "%s,\"created\":%ld,\"model\":",
 		g->chat ? "\"chat.completion\"" : "\"text_completion\"", g->created);
@@ -322,7 +326,11 @@ next_tokens(struct gen *g, struct buf *b)
 		g->at++;
 	if (g->at == g->nchoices)
 		return false;
-	(g->native ? native_delta : put_delta)(g, g->at++, b);
+	if (g->api != API_OPENAI)
+		agent_delta(g, b);
+	else
+		(g->native ? native_delta : put_delta)(g, g->at, b);
+	g->at++;
 	return true;
 }
 
@@ -343,7 +351,11 @@ produce(struct gen *g, struct buf *b)
 {
 	switch (g->phase) {
 	case PHASE_ROLE:
-		put_role(g, g->at++, b);
+		if (g->api != API_OPENAI)
+			agent_begin(g, b);
+		else
+			put_role(g, g->at, b);
+		g->at++;
 		if (g->at == g->nchoices) {
 			g->at = 0;
 			g->phase = PHASE_TOKENS;
@@ -354,10 +366,15 @@ produce(struct gen *g, struct buf *b)
 			return false;
 		break;
 	case PHASE_USAGE:
-		buf_add(b, g->pre.p, g->pre_base);
-		BUF_LIT(b, ",\"choices\":[],");
-		put_usage(g, b);
-		g->phase = PHASE_DONE;
+		if (g->api != API_OPENAI) {
+			agent_usage(g, b);
+		} else {
+			buf_add(b, g->pre.p, g->pre_base);
+			BUF_LIT(b, ",\"choices\":[],");
+			put_usage(g, b);
+		}
+		/* response.completed is the last event of its stream */
+		g->phase = g->api == API_RESPONSES ? PHASE_END : PHASE_DONE;
 		break;
 	case PHASE_DONE:
 	case PHASE_END:
@@ -391,7 +408,10 @@ gen_event(struct gen *g, struct buf *b, size_t *ret_len)
 	if (b->len == CHUNK_ROOM) {
 		if (g->phase == PHASE_END)
 			return false;
-		BUF_LIT(b, "data: [DONE]\n\n");
+		if (g->api != API_OPENAI)
+			agent_end(b);
+		else
+			BUF_LIT(b, "data: [DONE]\n\n");
 		g->phase = PHASE_END;
 	}
 	advance(g);

@@ -43,10 +43,10 @@ static const struct route {
 	{"/rerank", POST, oneleg_answer, false, false},
 	{"/v1/rerank", POST, oneleg_answer, false, false},
 	{"/v2/rerank", POST, oneleg_answer, false, false},
-	{"/v1/responses", POST, oneleg_answer, false, false},
+	{"/v1/responses", POST, gen_agent, false, false},
 	{"/v1/responses/*/cancel", POST, responses_cancel, false, false},
 	{"/v1/responses/*", 1u << HTTP_GET, responses_get, false, false},
-	{"/v1/messages", POST, oneleg_answer, false, false},
+	{"/v1/messages", POST, gen_agent, false, false},
 	{"/v1/messages/count_tokens", POST, oneleg_answer, false, false},
 	{"/v1/audio/transcriptions", POST, oneleg_answer, false, false},
 	{"/v1/audio/translations", POST, oneleg_answer, false, false},
@@ -202,7 +202,8 @@ route_request(struct conn *c)
 
 	c->route = find(&c->url);
 	r = &routes[c->route];
-	c->is_gen = r->is_gen && c->parser.method == HTTP_POST;
+	c->is_gen = c->parser.method == HTTP_POST &&
+		    (r->is_gen || (r->handle == gen_agent && gen_is_agent(c)));
 	c->last_seq = 0;
 	if (!r->is_sim)
 		c->last_seq = last_add(sim->last[!c->is_gen], c);
