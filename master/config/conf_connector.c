@@ -154,6 +154,14 @@ conf_connector_check(struct conf_read *r, const struct conf_pool *p, const int *
 			"cannot be used with the connector %s: its decode engines cannot serve a request alone",
 			info->name);
 	}
+	if (p->shake.disaggregate_agent_paths != 0 &&
+		(!info->agent_paths || p->shake.handoff == HANDOFF_DISAGG_PREFILL_RESP)) {
+		(void)conf_enter(r, ".disaggregate_agent_paths");
+		return conf_fail(r, conf_line_of(p, lines, "disaggregate_agent_paths"),
+			"cannot be used with the connector %s%s: /v1/messages and /v1/responses have no member for its KV parameters",
+			info->name,
+			p->shake.handoff == HANDOFF_DISAGG_PREFILL_RESP ? " and this handoff" : "");
+	}
 	if (p->rescue.fallback == FALLBACK_DIRECT && !info->decode_alone) {
 		(void)conf_enter(r, ".fallback");
 		return conf_fail(r, conf_line_of(p, lines, "fallback"),

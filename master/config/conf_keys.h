@@ -227,6 +227,8 @@ K("allow_route_header", BOOL, shake.allow_route_header, 0, 0, "false", LIVE,				
 	"true: a client may choose by X-PD-Route: direct or disaggregated")			\
 K("single_engine_role", SINGLE_ROLE, shake.single_engine_role, 0, 0, "auto", LIVE,			\
 	"role that serves embeddings, /tokenize and other paths of one engine: prefill, decode, or auto: decode for paths that generate text, prefill for the others") \
+K("disaggregate_agent_paths", BOOL, shake.disaggregate_agent_paths, 0, 0, "false", LIVE,		\
+	"true: a prefill and a decode engine serve /v1/messages and /v1/responses, as they serve chat: vLLM 0.19 and later; false: single_engine_role") \
 K("cached_tokens_from", ROLE, shake.cached_tokens_from, 0, 0, "decode", LIVE,				\
 	"prefill or decode: engine whose cached_tokens stand in the usage of an answer")		\
 K("timeouts.connect", DURATION, timeouts.connect_ms, 1, CONF_HOUR, "2s", LIVE,				\

@@ -32,15 +32,20 @@
 	X(SK_SYSTEM,                 "system")                   \
 	X(SK_SAMPLING_PARAMS,        "sampling_params")          \
 	X(SK_PREVIOUS_RESPONSE_ID,   "previous_response_id")     \
+	X(SK_BACKGROUND,             "background")               \
 	X(SK_CACHE_SALT,             "cache_salt")               \
 	X(SK_LORA_PATH,              "lora_path")                \
 	X(SK_MAX_TOKENS,             "max_tokens")               \
 	X(SK_MAX_COMPLETION_TOKENS,  "max_completion_tokens")    \
+	X(SK_MAX_OUTPUT_TOKENS,      "max_output_tokens")        \
 	X(SK_MIN_TOKENS,             "min_tokens")               \
 	X(SK_STREAM_OPTIONS,         "stream_options")           \
 	X(SK_STOP,                   "stop")                     \
 	X(SK_STOP_TOKEN_IDS,         "stop_token_ids")           \
 	X(SK_IGNORE_EOS,             "ignore_eos")               \
+	X(SK_STOP_SEQUENCES,         "stop_sequences")           \
+	X(SK_THINKING,               "thinking")                 \
+	X(SK_STORE,                  "store")                    \
 	X(SK_TOOLS,                  "tools")                    \
 	X(SK_TOOL_CHOICE,            "tool_choice")              \
 	X(SK_LOGPROBS,               "logprobs")                 \

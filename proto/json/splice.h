@@ -37,16 +37,21 @@ enum splice_key {
 	SK_SYSTEM,       /* /v1/messages: what stands before `messages` */
 	SK_SAMPLING_PARAMS,
 	SK_PREVIOUS_RESPONSE_ID, /* /v1/responses */
+	SK_BACKGROUND,           /* the same: the answer is generated after the reply */
 	SK_CACHE_SALT,           /* prompts of different salts share no cache */
 	SK_LORA_PATH,            /* SGLang's: an adapter, whatever `model` says */
 	/* limits of the prefill leg (protocols.md 1.6) */
 	SK_MAX_TOKENS,
 	SK_MAX_COMPLETION_TOKENS,
+	SK_MAX_OUTPUT_TOKENS, /* /v1/responses */
 	SK_MIN_TOKENS,
 	SK_STREAM_OPTIONS,
 	SK_STOP,
 	SK_STOP_TOKEN_IDS,
 	SK_IGNORE_EOS,
+	SK_STOP_SEQUENCES, /* /v1/messages */
+	SK_THINKING,       /* the same: has a budget, which max_tokens must exceed */
+	SK_STORE,          /* /v1/responses */
 	/* what a conversion from chat to completions or a fan-out changes (4.6) */
 	SK_TOOLS,
 	SK_TOOL_CHOICE,

@@ -159,6 +159,8 @@ struct conf_handshake {
 	enum role cached_tokens_from; /* role whose cached_tokens are in the usage of an answer */
 	uint32_t fanout; /* 1: a branch for each sample if KV parameters describe one sample */
 	uint32_t allow_route_header; /* 1: a client may choose the route by X-PD-Route */
+	/* 1: two engines serve /v1/messages and /v1/responses, as they serve chat */
+	uint32_t disaggregate_agent_paths;
 	/* estimated prompt tokens from which a prefill engine is used; 0: always; THRESHOLD_AUTO */
 	uint32_t routing_threshold;
 	uint64_t kv_lease_ms; /* older KV parameters are not used */

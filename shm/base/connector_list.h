@@ -11,9 +11,10 @@
 #define CONNECTOR_LIST(X)										\
 X(NIXL, nixl,												\
 	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true, .decode_cached = true,		\
+	.agent_paths = true,										\
 	.keys = {"transfer_mode", "remote_host", "kv_lease", "fanout"})					\
 X(ORCHESTRATED, orchestrated,										\
-	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true,					\
+	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true, .agent_paths = true,		\
 	.handoffs = 1u << HANDOFF_KV_TRANSFER_PARAMS | 1u << HANDOFF_DISAGG_PREFILL_RESP,		\
 	.remote_host = REMOTE_HOST_PREFILL,								\
 	.keys = {"handoff", "remote_host", "kv_lease", "fanout"})					\
@@ -27,7 +28,7 @@ X(SGLANG, sglang,											\
 	.engine = ENGINE_SGLANG, .one_engine = true, .generate_path = true,				\
 	.keys = {"bootstrap", "learn_timeout"})								\
 X(SHARED_STORAGE, shared_storage,									\
-	.cleanup = CLEANUP_NONE, .decode_alone = true,							\
+	.cleanup = CLEANUP_NONE, .decode_alone = true, .agent_paths = true,				\
 	.keys = {"cache_hit_threshold"})								\
 X(P2P_NCCL, p2p_nccl,											\
 	/* decode engines wait for the KV of every prompt (vLLM's p2p_nccl_connector.py) */		\

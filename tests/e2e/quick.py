@@ -16,6 +16,7 @@ LONGEST = [
 QUICK = {
     "test_admin.py": "test_each_address_answers_its_own_paths",
     "test_api_keys.py": "test_a_key_in_either_header",
+    "test_agents.py": "test_the_bodies",
     "test_announce.py": "test_announced_engines_serve_and_are_forgotten_when_silent",
     "test_balance.py": "test_max_inflight_is_kept",
     "test_blame.py": "test_a_prefill_engine_with_unusable_kv_is_ejected_and_named",

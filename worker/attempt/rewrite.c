@@ -21,7 +21,8 @@ rewrite_plan(struct job *job)
 		.chat = job->facts.route == ROUTE_CHAT,
 		.stream = job->facts.stream,
 		.parts = job->nbranches,
-		.cached_from_prefill = job->facts.pool.shake.cached_tokens_from == ROLE_PREFILL};
+		.cached_from_prefill = job->facts.pool.shake.cached_tokens_from == ROLE_PREFILL &&
+				       !route_is_agent(job->facts.route)};
 	const struct connector *c = job->connector;
 	const struct demand d = {&job->facts, job->text};
 	char id[CONNECTOR_ANSWER_ID];

@@ -97,6 +97,12 @@ route_is_anthropic(enum route r)
 	return r == ROUTE_MESSAGES || r == ROUTE_COUNT_TOKENS;
 }
 
+bool
+route_is_agent(enum route r)
+{
+	return r == ROUTE_RESPONSES || r == ROUTE_MESSAGES;
+}
+
 size_t
 route_rest(enum route r)
 {

@@ -15,7 +15,7 @@ enum route {
 	ROUTE_CHAT,
 	ROUTE_COMPLETIONS,
 	ROUTE_GENERATE, /* SGLang's own */
-	/* one leg: no published hand-shake splits them (protocols.md 1.1) */
+	/* one leg (protocols.md 1.1); route_is_agent(): or two */
 	ROUTE_EMBEDDINGS,
 	ROUTE_EMBED,
 	ROUTE_POOLING,
@@ -87,6 +87,8 @@ enum route_body route_body(enum route r);
 bool route_spends(enum route r);
 /* Returns true for the paths of Anthropic's API, whose errors have another shape. */
 bool route_is_anthropic(enum route r);
+/* Returns true for the paths of agents: one engine serves them, or two (`disaggregate_agent_paths`). */
+bool route_is_agent(enum route r);
 /* Returns the role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */
 enum role route_single_role(enum route r, enum single_role_kind configured);
 /* Returns the offset of the variable part of a path, such as the model of /v1/models/{id}; 0: it has none. */

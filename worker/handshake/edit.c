@@ -2,7 +2,9 @@
 
 #include <string.h>
 
+#include "worker/base/response_id.h"
 #include "worker/handshake/transfer.h"
+#include "worker/net/connpool.h"
 
 /*
  * Members that choose a peer or a request: an engine would connect to any host they name (protocols.md
@@ -34,8 +36,12 @@ edit_set(struct splice_edit *e, enum splice_key k, enum splice_op op, const char
 void
 edit_limit_prefill(struct transfer *t, struct splice_edit *e)
 {
-	(void)t;
-	edit_set(e, SK_MAX_TOKENS, SE_SET, "1");
+	if (t->of.facts->route == ROUTE_RESPONSES) {
+		edit_set(e, SK_MAX_OUTPUT_TOKENS, SE_SET, "1");
+		edit_set(e, SK_STORE, SE_SET, "false"); /* engines never drop what they store */
+	} else {
+		edit_set(e, SK_MAX_TOKENS, SE_SET, "1");
+	}
 	/* wins over max_tokens where both are present */
 	edit_set(e, SK_MAX_COMPLETION_TOKENS, SE_LOWER, "1");
 	edit_set(e, SK_STREAM, SE_SET, "false");
@@ -49,8 +55,21 @@ void
 edit_no_stops(struct splice_edit *e)
 {
 	edit_set(e, SK_STOP, SE_CUT, NULL);
+	edit_set(e, SK_STOP_SEQUENCES, SE_CUT, NULL);
 	edit_set(e, SK_STOP_TOKEN_IDS, SE_CUT, NULL);
 	edit_set(e, SK_IGNORE_EOS, SE_SET, "true");
+}
+
+void
+edit_no_budget(struct transfer *t, struct splice_edit *e)
+{
+	const struct splice *doc = t->of.text->doc;
+	const struct splice_member *m = splice_find(doc, SK_THINKING);
+	struct splice_seg v;
+
+	if (t->of.facts->route == ROUTE_MESSAGES && m != NULL && m->type == ST_OBJECT &&
+		splice_member_raw(doc->text + m->val, m->end - m->val, "budget_tokens", &v) == 1)
+		edit_set(e, SK_THINKING, SE_CUT, NULL);
 }
 
 void
@@ -77,6 +96,16 @@ take_share(struct transfer *t, struct splice_edit *e)
 		edit_set_span(e, SK_SEED, SE_LOWER, transfer_text(t, "%lld", (long long)t->seed));
 }
 
+/* The engine keeps the response under this id (response_id.h). */
+static void
+name_response(struct transfer *t, struct splice_edit *e)
+{
+	char id[RESPONSE_ID_LEN + 1];
+
+	response_id_make(t->engine[ROLE_DECODE]->url, id);
+	edit_set_span(e, SK_REQUEST_ID, SE_SET, transfer_text(t, "\"%s\"", id));
+}
+
 void
 edit_leg(struct transfer *t, enum role role, struct splice_edit *e)
 {
@@ -84,8 +113,12 @@ edit_leg(struct transfer *t, enum role role, struct splice_edit *e)
 	take_share(t, e);
 	if (t->stream_options.n > 0)
 		edit_set_span(e, SK_STREAM_OPTIONS, SE_SET, t->stream_options);
+	if (role == ROLE_DECODE && t->of.facts->route == ROUTE_RESPONSES)
+		name_response(t, e);
 	t->connector->edit[role](t, e);
-	if (role == ROLE_DECODE && t->release_only)
+	if (role == ROLE_DECODE && t->release_only) {
 		/* one token, so that it fetches and thereby frees */
 		edit_limit_prefill(t, e);
+		edit_no_budget(t, e);
+	}
 }

@@ -17,6 +17,8 @@ void edit_limit_prefill(struct transfer *t, struct splice_edit *e);
 /* Cuts stops, so that the first token cannot end a prefill leg: vLLM <= 0.19 and Mooncake
  * return KV parameters only for answers that ended by length (protocols.md 2.3). */
 void edit_no_stops(struct splice_edit *e);
+/* Cuts the budget of thinking tokens of /v1/messages, which must be less than the limit (vLLM 0.31 and later). */
+void edit_no_budget(struct transfer *t, struct splice_edit *e);
 /* The client's own body, untouched. */
 void edit_nothing(struct transfer *t, struct splice_edit *e);
 /* Cuts the members that choose a peer or a request, which no client may set, and replaces ids

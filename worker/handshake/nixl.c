@@ -43,10 +43,12 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 		edit_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
 }
 
+/* Of /v1/responses the internal id is not known beforehand: decode follows prefill, in both modes. */
 static bool
 pushes(const struct transfer *t)
 {
-	return t->of.facts->pool.shake.transfer_mode == TRANSFER_PUSH;
+	return t->of.facts->pool.shake.transfer_mode == TRANSFER_PUSH &&
+	       t->of.facts->route != ROUTE_RESPONSES;
 }
 
 /* Writes the internal id that vLLM gives a request of the router, with nothing random added
@@ -54,7 +56,7 @@ pushes(const struct transfer *t)
 static void
 internal_id(const struct transfer *t, char *buf, size_t size)
 {
-	if (t->of.facts->route == ROUTE_CHAT)
+	if (t->of.facts->route != ROUTE_COMPLETIONS) /* /v1/messages are a chat to vLLM */
 		(void)snprintf(buf, size, "chatcmpl-%s", t->id);
 	else
 		(void)snprintf(buf, size, "cmpl-%s-0", t->id);

@@ -12,11 +12,13 @@
 #include "worker/handshake/transfer.h"
 
 /* Returns true if decode is sent its request first.  Not for several prompts: the engine looks
- * up each by itself, and a stream would begin with the cached ones. */
+ * up each by itself, and a stream would begin with the cached ones; nor for the paths of agents, which have no
+ * threshold. */
 static bool
 decode_first_mode(const struct demand *d)
 {
-	return d->facts->pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(d) == 1;
+	return d->facts->pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(d) == 1 &&
+	       !route_is_agent(d->facts->route);
 }
 
 static bool
@@ -47,6 +49,7 @@ static void
 prefill_edit(struct transfer *t, struct splice_edit *e)
 {
 	edit_limit_prefill(t, e);
+	edit_no_budget(t, e);
 	no_threshold(t, e);
 }
 

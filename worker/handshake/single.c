@@ -7,11 +7,8 @@
 
 #include "proto/json/json_read.h"
 #include "worker/base/facts.h"
-#include "worker/base/response_id.h"
 #include "worker/base/text.h"
 #include "worker/handshake/edit.h"
-#include "worker/handshake/transfer.h"
-#include "worker/net/connpool.h"
 
 static const struct connector_info none = {.cleanup = CLEANUP_NONE};
 
@@ -42,22 +39,10 @@ single_refuses(const struct demand *d)
 	return NULL;
 }
 
-/* The engine keeps the response under this id (response_id.h). */
-static void
-name_response(struct transfer *t, struct splice_edit *e)
-{
-	char id[RESPONSE_ID_LEN + 1];
-
-	if (t->of.facts->route != ROUTE_RESPONSES)
-		return;
-	response_id_make(t->engine[ROLE_DECODE]->url, id);
-	edit_set_span(e, SK_REQUEST_ID, SE_SET, transfer_text(t, "\"%s\"", id));
-}
-
 const struct connector connector_single = {
 	.info = &none,
 	.engines = ENGINES_SINGLE,
 	.starts = {[ROLE_PREFILL] = STARTS_NEVER, [ROLE_DECODE] = STARTS_AT_ONCE},
-	.edit = {[ROLE_DECODE] = name_response},
+	.edit = {[ROLE_DECODE] = edit_nothing},
 	.refuses = single_refuses,
 };

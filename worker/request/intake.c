@@ -494,6 +494,13 @@ take_previous(struct req *req)
 	return NULL;
 }
 
+/* Whether `n` is a member of the body. */
+static bool
+has_samples(enum route route)
+{
+	return route != ROUTE_GENERATE && !route_is_agent(route);
+}
+
 static const char *
 look_at_body(struct req *req)
 {
@@ -505,7 +512,7 @@ look_at_body(struct req *req)
 		return why;
 	m = splice_find(req->job.text->doc, SK_N);
 	req->job.facts.samples =
-		m != NULL && m->type == ST_NUMBER && req->job.facts.route != ROUTE_GENERATE
+		m != NULL && m->type == ST_NUMBER && has_samples(req->job.facts.route)
 			? parse_samples(req->job.text->doc->text + m->val)
 			: 1;
 	m = splice_find(req->job.text->doc, SK_STREAM);

@@ -85,5 +85,7 @@ affinity_estimate(const struct splice *doc, enum route route)
 			    ? doc->prompt_elements
 			    : doc->prompt_chars / PROMPT_CHARS_PER_TOKEN;
 	}
+	if (route_is_agent(route))
+		n = (doc->message_chars + doc->other_chars) / PROMPT_CHARS_PER_TOKEN;
 	return (uint32_t)n; /* a body is shorter than 4 GiB */
 }

@@ -1,6 +1,9 @@
 #include "worker/schedule/way.h"
 
+#include <string.h>
+
 #include "proto/json/prompt.h"
+#include "proto/json/splice.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
@@ -154,6 +157,57 @@ check(const struct way *way, const struct demand *d, const char **ret_detail)
 	return END_OK;
 }
 
+static bool
+is_text(const struct splice_seg *v, const char *text)
+{
+	return v->n == strlen(text) && memcmp(v->p, text, v->n) == 0;
+}
+
+/* Returns true if the client runs every tool that the request lists. */
+static bool
+client_runs_tools(const struct splice *doc)
+{
+	const struct splice_member *m = splice_find(doc, SK_TOOLS);
+	struct splice_seg list, tool, type;
+	size_t at = 0;
+
+	if (m == NULL || m->type == ST_NULL)
+		return true;
+	list = (struct splice_seg){doc->text + m->val, m->end - m->val};
+	while (m->type == ST_ARRAY && splice_element(&list, &at, &tool))
+		if (splice_member_raw(tool.p, tool.n, "type", &type) != 1 ||
+			!(is_text(&type, "\"function\"") || is_text(&type, "\"custom\"")))
+			return false;
+	return m->type == ST_ARRAY;
+}
+
+/*
+ * Returns true if two engines can serve a request of /v1/responses: all of its prompt is in its body, and its answer
+ * is generated at once.  An engine that runs a tool itself generates again after it, with KV parameters that are
+ * spent (_generate_with_builtin_tools() in vLLM's entrypoints/openai/responses/serving.py).
+ */
+static bool
+stands_alone(const struct splice *doc)
+{
+	const struct splice_member *previous = splice_find(doc, SK_PREVIOUS_RESPONSE_ID);
+	const struct splice_member *background = splice_find(doc, SK_BACKGROUND);
+
+	return (previous == NULL || previous->type == ST_NULL) &&
+	       (background == NULL || background->type != ST_TRUE) && client_runs_tools(doc);
+}
+
+/* Returns true if one engine serves the request, and its path decides which. */
+static bool
+is_single(const struct demand *d)
+{
+	const enum route route = d->facts->route;
+
+	if (route_by(route) != ROUTE_BY_ONE)
+		return false;
+	return !route_is_agent(route) || d->facts->pool.shake.disaggregate_agent_paths == 0 ||
+	       (route == ROUTE_RESPONSES && !stands_alone(d->text->doc));
+}
+
 enum req_end
 way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits,
 	const char **ret_detail)
@@ -165,7 +219,7 @@ way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits
 	way->nbranches = 1;
 	way->direct = NULL;
 	way->connector = connector_find(d->facts->pool.connector);
-	if (route_by(d->facts->route) == ROUTE_BY_ONE) {
+	if (is_single(d)) {
 		way->connector = &connector_single;
 		*ret_detail = way->connector->refuses(d);
 		return *ret_detail != NULL ? END_UNSUPPORTED : END_OK;

@@ -573,6 +573,8 @@ static const struct bad {
 	{ OF("p2p_nccl", "allow_route_header: true"), 3, "pools[0].allow_route_header", "p2p_nccl" },
 	{ OF("sglang", "allow_route_header: true"), 3, "pools[0].allow_route_header", "sglang" },
 	{ OF("nixl", "single_engine_role: both"), 3, "pools[0].single_engine_role", "prefill, decode, auto" },
+	{ OF("mooncake", "disaggregate_agent_paths: true"), 3, "pools[0].disaggregate_agent_paths", "connector mooncake: /v1/messages" },
+	{ OF("orchestrated", "orchestrated: {handoff: disagg_prefill_resp}\n   disaggregate_agent_paths: true"), 4, "pools[0].disaggregate_agent_paths", "orchestrated and this handoff" },
 	{ OF("nixl", "cached_tokens_from: true"), 3, "pools[0].cached_tokens_from", "prefill, decode" },
 	{ OF("nixl", "nixl: {handoff: transfer_id}"), 3, "pools[0].nixl.handoff", "orchestrated and mooncake" },
 	{ OF("orchestrated", "orchestrated: {handoff: transfer_id}"), 3, "pools[0].orchestrated.handoff", "transfer_id belongs to the connector mooncake, not to orchestrated" },
@@ -724,7 +726,7 @@ Test(conf, defaults_of_every_connector)
 		cr_expect_eq(s->tokenize, ROLE_PREFILL);
 		cr_expect_eq(s->single_engine_role, SINGLE_ROLE_AUTO);
 		cr_expect(s->cached_tokens_from == ROLE_DECODE && !s->fanout &&
-			  !s->allow_route_header);
+			  !s->allow_route_header && !s->disaggregate_agent_paths);
 		cr_expect_eq(s->routing_threshold, 0);
 		cr_expect_eq(s->kv_lease_ms, 25000);
 		cr_expect_eq(s->learn_ms, 2000);
@@ -743,7 +745,7 @@ Test(conf, every_key_of_a_hand_shake)
 	struct conf *c = parse(
 		"limits: {max_fanout: 128}\nlmcache: {listen: tcp://127.0.0.1:7501}\npools:\n"
 		"- {name: a, connector: nixl, nixl: {transfer_mode: push, kv_lease: 7s, fanout: true}, cached_tokens_from: prefill,\n"
-		"   routing_threshold: 4096, allow_route_header: true, single_engine_role: decode,\n"
+		"   routing_threshold: 4096, allow_route_header: true, single_engine_role: decode, disaggregate_agent_paths: true,\n"
 		"   prefill: [{url: http://p, dp_ranks: 1024}], decode: [{url: http://d}]}\n"
 		"- {name: b, connector: lmcache, routing_threshold: auto,\n"
 		"   lmcache: {first_token: decoder, tokenize: decode, kv_ready_timeout: 3s, ready_messages: 255}, prefill: [{url: http://p}],\n"
@@ -768,7 +770,7 @@ Test(conf, every_key_of_a_hand_shake)
 	cr_expect_eq(p[0].shake.transfer_mode, TRANSFER_PUSH);
 	cr_expect_eq(p[0].shake.kv_lease_ms, 7000);
 	cr_expect(p[0].shake.fanout && p[0].shake.cached_tokens_from == ROLE_PREFILL &&
-		  p[0].shake.allow_route_header);
+		  p[0].shake.allow_route_header && p[0].shake.disaggregate_agent_paths);
 	cr_expect_eq(p[0].shake.routing_threshold, 4096);
 	cr_expect_eq(p[0].shake.single_engine_role, SINGLE_ROLE_DECODE);
 	cr_expect_eq(p[0].endpoints[0].dp_ranks, 1024);
@@ -2227,7 +2229,7 @@ Test(conf, every_key_is_written)
 		"}]}\n"
 		"- {name: c, connector: sglang, sglang: {bootstrap: stream, learn_timeout: 1s}, " EPS
 		"}\n"
-		"- {name: d, connector: shared_storage, shared_storage: {cache_hit_threshold: 0.8}, " EPS
+		"- {name: d, connector: shared_storage, disaggregate_agent_paths: true, shared_storage: {cache_hit_threshold: 0.8}, " EPS
 		"}\n"
 		"- {name: e, connector: nixl, nixl: {transfer_mode: push}, tls: {verify: false},\n"
 		"   dns: [{name: e.test, port: 1, scheme: https, role: decode}], " EPS "}\n"

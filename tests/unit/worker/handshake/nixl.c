@@ -252,3 +252,80 @@ Test(nixl, push_is_serial_where_nothing_is_known_for_sure)
 	(void)connector_nixl.begin(&t);
 	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "not in this mode");
 }
+
+/* --- /v1/messages and /v1/responses ------------------------------------------------------------- */
+
+Test(nixl, messages)
+{
+	new_request(CONNECTOR_NIXL,
+		"{\"model\":\"m\",\"max_tokens\":64,\"stream\":true,\"stop_sequences\":[\"x\"],"
+		"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":32},\"messages\":[]}");
+	facts.route = ROUTE_MESSAGES;
+	/* an engine that is asked for a prefill takes no offence at the budget (vLLM 0.31) */
+	expect_body(ROLE_PREFILL,
+		"{\"model\":\"m\",\"max_tokens\":1,\"stream\":false,"
+		"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":32},\"messages\":[],\"ignore_eos\":true,"
+		"\"kv_transfer_params\":" SKELETON "}");
+	cr_assert_eq(prefill_says("{\"content\":[],\"kv_transfer_params\":{\"a\":1}}"), HANDOFF_OK);
+	expect_body(ROLE_DECODE,
+		"{\"model\":\"m\",\"max_tokens\":64,\"stream\":true,\"stop_sequences\":[\"x\"],"
+		"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":32},\"messages\":[],"
+		"\"kv_transfer_params\":{\"a\":1}}");
+	t.release_only = true;
+	expect_body(ROLE_DECODE,
+		"{\"model\":\"m\",\"max_tokens\":1,\"stream\":false,\"stop_sequences\":[\"x\"],"
+		"\"messages\":[],\"kv_transfer_params\":{\"a\":1}}");
+}
+
+Test(nixl, thinking_without_a_budget_stays)
+{
+	static const char *const thinking[] = {
+		"{\"type\":\"disabled\"}", "{\"type\":\"adaptive\"}", "null", "7"};
+	char body[128], want[160];
+
+	for (size_t i = 0; i < sizeof(thinking) / sizeof(thinking[0]); i++) {
+		(void)snprintf(
+			body, sizeof(body), "{\"max_tokens\":1,\"thinking\":%s}", thinking[i]);
+		(void)snprintf(want, sizeof(want),
+			"{\"max_tokens\":1,\"thinking\":%s,\"stream\":false}", thinking[i]);
+		new_request(CONNECTOR_NIXL, body);
+		facts.route = ROUTE_MESSAGES;
+		t.release_only = true;
+		expect_body(ROLE_DECODE, want);
+		drop_request();
+	}
+}
+
+Test(nixl, responses)
+{
+	static const char client[] = "{\"input\":\"hi\",\"max_output_tokens\":64,\"store\":true}";
+	struct splice_edit e;
+
+	new_request(CONNECTOR_NIXL, client);
+	facts.route = ROUTE_RESPONSES;
+	expect_body(ROLE_PREFILL,
+		"{\"input\":\"hi\",\"max_output_tokens\":1,\"store\":false,\"stream\":false,\"ignore_eos\":true,"
+		"\"kv_transfer_params\":" SKELETON "}");
+	eps[ROLE_DECODE].url = fixed("http://d:1");
+	edit_leg(&t, ROLE_DECODE, &e);
+	cr_assert_eq(e.on[SK_REQUEST_ID].op, SE_SET, "the engine keeps it under the router's name");
+	cr_assert_eq(e.on[SK_STORE].op, SE_KEEP);
+	cr_assert_eq(memcmp(e.on[SK_REQUEST_ID].value, "\"resp_", 6), 0);
+}
+
+/* Of chat's internal id vLLM makes that of /v1/messages; that of /v1/responses no answer tells beforehand. */
+Test(nixl, push_of_the_paths_of_agents)
+{
+	learn();
+	push(ROUTE_MESSAGES);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AT_ONCE);
+	expect_body(ROLE_DECODE,
+		"{\"a\":1,\"kv_transfer_params\":" TOLD("chatcmpl-id-0123456789abcdef") "}");
+	drop_request();
+	learn();
+	push(ROUTE_RESPONSES);
+	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
+	cr_assert_eq(
+		prefill_says("{\"kv_transfer_params\":{\"remote_engine_id\":\"x\"}}"), HANDOFF_OK);
+	cr_assert_not_null(eps[ROLE_PREFILL].learned, "what chats have taught stays");
+}
