@@ -264,3 +264,56 @@ def test_a_stream_that_is_tried_again(world):
     taken(d)[0].stream("a")
     assert text_of(c.events()) == "a" and nobody(p)
     assert r.metric("time_to_first_token_seconds_count") == 1
+
+
+# --- an engine that is stopped ends what runs with the reason `abort`, under its 200 -----------------------------
+
+
+def aborted(text):
+    return json.dumps({"id": "x", "choices": [{"index": 0, "text": text, "finish_reason": "abort"}], "usage": {"completion_tokens": 1}},
+                      separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("how", ["whole", "whole in two writes", "stream"])
+def test_an_aborted_answer_of_which_the_client_has_nothing(world, how):
+    """vLLM, stopped without a drain, aborts all requests; whatever text there is has not been sent."""
+    r, p, d = scripts(world)
+    c = begin(r, how == "stream")
+    taken(p)[0].prefilled(HAND % 1)
+    ex, first = taken(d)
+    if how == "stream":
+        ex.stream_head().chunk(b"data: " + aborted("") + b"\n\n" + b"data: [DONE]\n\n").write(b"0\r\n\r\n").end()
+    elif how == "whole":
+        ex.reply(body=aborted("half"))
+    else:
+        body = aborted("half")
+        at = body.index(b"_reason")
+        ex.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body[:at]))
+        c.silent(0.05)
+        ex.write(body[at:]).end()
+    taken(p)[0].prefilled(HAND % 2)
+    ex, second = taken(d)
+    ex.stream("ab") if how == "stream" else ex.reply(body=DONE)
+    got = text_of(c.events()) if how == "stream" else c.read().json()["choices"][0]["text"]
+    assert got == "ab" and first is not second
+    assert (r.end()["reason"], r.end()["rescued"]) == ("ok", "retry")
+
+
+def test_an_aborted_answer_without_another_engine(world):
+    """The client gets what there is, as the engine wrote it; the log has a word on it."""
+    r, p, (d,) = scripts(world, 1, 1)
+    c = begin(r)
+    taken(p)[0].prefilled()
+    taken([d])[0].reply(body=aborted("half"))
+    a = c.read()
+    assert (a.status, a.body) == (200, aborted("half"))
+    assert (r.end()["reason"], r.end()["detail"]) == ("ok", "the decode engine has aborted the request")
+
+
+def test_the_word_in_a_text_is_no_abort(world):
+    r, p, d = scripts(world)
+    c = begin(r)
+    taken(p)[0].prefilled()
+    body = json.dumps({"choices": [{"index": 0, "text": '"finish_reason":"abort"', "finish_reason": "stop"}]}, separators=(",", ":")).encode()
+    taken(d)[0].reply(body=body)
+    assert c.read().body == body and nobody([*p, *d]) and r.end()["rescued"] is None

@@ -160,6 +160,23 @@ says_nothing(const struct attempt *a, size_t n)
 	       !job->ops->holds(job) && a->t.connector->engines != ENGINES_SINGLE;
 }
 
+/*
+ * Returns true if an engine has aborted a request, and nothing of its answer was sent.  vLLM ends all that runs
+ * with this reason when it is stopped (`shutdown_timeout` 0) or paused, SGLang at /abort_request.  In a string the
+ * quotes would be escaped.  /generate is left out: it is for trainers, who abort on purpose and take what there is.
+ */
+static bool
+was_aborted(const struct attempt *a, const struct span *pieces, size_t n, bool done)
+{
+	const struct leg *d = &a->leg[LEG_DECODE];
+	const struct job *job = a->branch->job;
+	const enum route route = job->facts.route;
+
+	return d->status == 200 && (done || d->sse) && !job_started(job) &&
+	       (route == ROUTE_CHAT || route == ROUTE_COMPLETIONS) &&
+	       job->ops->contains(job, pieces, n, "\"finish_reason\":\"abort\"");
+}
+
 /* Returns true if an answer that passes unchanged shows a failure in its first bytes, and
  * handles the failure. */
 static bool
@@ -172,6 +189,13 @@ fails_at_once(struct attempt *a, const struct span *pieces, size_t n, bool done)
 
 		if (failover_others(a, LEG_DECODE, &o))
 			return true;
+	}
+	if (was_aborted(a, pieces, n, done)) {
+		struct outcome o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
+
+		if (failover_others(a, LEG_DECODE, &o))
+			return true;
+		job->detail = "the decode engine has aborted the request";
 	}
 	if (!done || !says_nothing(a, n))
 		return false;

@@ -78,6 +78,9 @@ struct job_ops {
 	/* Returns true if bytes of the decode answer are held until an event or a short answer
 	 * is complete. */
 	bool (*holds)(const struct job *job);
+	/* Returns true if these bytes, with these pieces behind them, contain `word`. */
+	bool (*contains)(
+		const struct job *job, const struct span *pieces, size_t n, const char *word);
 	/* Returns true while the client does not read: whole events should wait. */
 	bool (*full)(const struct job *job);
 

@@ -145,6 +145,24 @@ relay_drop_held(struct req *req)
 	req->held = NULL;
 }
 
+bool
+relay_contains(const struct req *req, const struct span *pieces, size_t n, const char *word)
+{
+	const size_t len = strlen(word);
+	struct membuf all = {NULL, 0, 0};
+	bool found;
+
+	if (held_bytes(req) == 0 && n == 1)
+		return memmem(pieces[0].p, pieces[0].n, word, len) != NULL;
+	if (held_bytes(req) > 0)
+		membuf_add(&all, evbuffer_pullup(req->held, -1), held_bytes(req));
+	for (size_t i = 0; i < n; i++)
+		membuf_add(&all, pieces[i].p, pieces[i].n);
+	found = all.n > 0 && memmem(all.p, all.n, word, len) != NULL;
+	membuf_free(&all);
+	return found;
+}
+
 static void
 hold(struct req *req, const void *p, size_t n)
 {

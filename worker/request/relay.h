@@ -29,6 +29,8 @@ void relay_payload(struct req *req, struct leg *leg, struct sse *sse, const stru
 void relay_events(struct req *req, const char *p, size_t n);
 /* After the last relay_events(). */
 void relay_end_events(struct req *req);
+/* Returns true if the held bytes, with these pieces behind them, contain `word`. */
+bool relay_contains(const struct req *req, const struct span *pieces, size_t n, const char *word);
 /* Resets what was chosen for the answer; none of its bytes were sent. */
 void relay_reset(struct req *req);
 /* Frees the held bytes; for the request's end. */

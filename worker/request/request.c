@@ -441,6 +441,12 @@ holds(const struct job *job)
 }
 
 static bool
+contains(const struct job *job, const struct span *pieces, size_t n, const char *word)
+{
+	return relay_contains((const struct req *)job, pieces, n, word);
+}
+
+static bool
 full(const struct job *job)
 {
 	return client_full(((const struct req *)job)->client);
@@ -495,6 +501,7 @@ static const struct job_ops answer_ops = {.look = look,
 	.reset = reset,
 	.complete = complete,
 	.holds = holds,
+	.contains = contains,
 	.full = full,
 	.pass_on = pass_on,
 	.cut = cut,
