@@ -7,6 +7,7 @@ import pytest
 
 from fleets import FAR, LATE
 from legs import STREAM, taken
+from members import values
 from procs import wait
 from raw import Closed, text_of
 from test_lmcache import PORTS
@@ -317,3 +318,40 @@ def test_the_word_in_a_text_is_no_abort(world):
     body = json.dumps({"choices": [{"index": 0, "text": '"finish_reason":"abort"', "finish_reason": "stop"}]}, separators=(",", ":")).encode()
     taken(d)[0].reply(body=body)
     assert c.read().body == body and nobody([*p, *d]) and r.end()["rescued"] is None
+
+
+def test_an_aborted_prefill(world):
+    """It has no KV: without another prefill engine the decode engine would compute all prompts of one that is stopped."""
+    r, p, (d,) = scripts(world, 2, 1)
+    c = begin(r)
+    ex, first = taken(p)
+    ex.reply(body=aborted(""))
+    ex, second = taken(p)
+    ex.prefilled(HAND % 2)
+    ex = d.expect()
+    assert values(ex.body, "kv_transfer_params") == [HAND % 2] and first is not second
+    ex.reply(body=DONE)
+    assert c.read().status == 200 and (r.end()["rescued"], r.end()["kv"]) == ("retry", None)
+
+
+def test_an_aborted_prefill_without_another_engine(world):
+    """As a prefill answer without KV parameters."""
+    r, (p,), (d,) = scripts(world, 1, 1)
+    c = begin(r)
+    p.expect().reply(body=aborted(""))
+    ex = d.expect()
+    assert "kv_transfer_params" not in ex.json()
+    ex.reply(body=DONE)
+    assert c.read().status == 200 and r.end()["kv"] == "missing"
+
+
+def test_an_aborted_prefill_is_not_the_answer(world):
+    """LMCache: its end would be the answer's."""
+    r, p, d = lmcaches(world)
+    c = begin(r, prompt=[1, 2, 3])
+    ex, first = taken(p)
+    ex.reply(body=aborted(""))
+    ex, second = taken(p)
+    ex.reply(body={"id": "x", "choices": [{"index": 0, "text": "a", "finish_reason": "length"}], "kv_transfer_params": {"first_tok": 7}})
+    taken(d)[0].reply(body={"id": "y", "choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
+    assert c.read().json()["choices"][0]["text"] == "ab" and first is not second

@@ -7,6 +7,7 @@
 #include "worker/attempt/failover.h"
 #include "worker/attempt/release.h"
 #include "worker/attempt/resume.h"
+#include "worker/attempt/symptom.h"
 #include "worker/attempt/timing.h"
 #include "worker/base/core.h"
 
@@ -160,11 +161,8 @@ says_nothing(const struct attempt *a, size_t n)
 	       !job->ops->holds(job) && a->t.connector->engines != ENGINES_SINGLE;
 }
 
-/*
- * Returns true if an engine has aborted a request, and nothing of its answer was sent.  vLLM ends all that runs
- * with this reason when it is stopped (`shutdown_timeout` 0) or paused, SGLang at /abort_request.  In a string the
- * quotes would be escaped.  /generate is left out: it is for trainers, who abort on purpose and take what there is.
- */
+/* Returns true if an engine has aborted a request, and nothing of its answer was sent.  /generate is left out: it is
+ * for trainers, who abort on purpose and take what there is. */
 static bool
 was_aborted(const struct attempt *a, const struct span *pieces, size_t n, bool done)
 {
@@ -174,7 +172,7 @@ was_aborted(const struct attempt *a, const struct span *pieces, size_t n, bool d
 
 	return d->status == 200 && (done || d->sse) && !job_started(job) &&
 	       (route == ROUTE_CHAT || route == ROUTE_COMPLETIONS) &&
-	       job->ops->contains(job, pieces, n, "\"finish_reason\":\"abort\"");
+	       job->ops->contains(job, pieces, n, SYMPTOM_ABORT);
 }
 
 /* Returns true if an answer that passes unchanged shows a failure in its first bytes, and

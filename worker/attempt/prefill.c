@@ -1,5 +1,7 @@
 #include "worker/attempt/prefill.h"
 
+#include <string.h>
+
 #include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/branches.h"
@@ -8,6 +10,7 @@
 #include "worker/attempt/failover.h"
 #include "worker/attempt/release.h"
 #include "worker/attempt/rewrite.h"
+#include "worker/attempt/symptom.h"
 #include "worker/attempt/timing.h"
 #include "worker/base/core.h"
 #include "worker/schedule/outcome.h"
@@ -59,6 +62,32 @@ go_on(struct attempt *a, enum handoff r)
 	}
 }
 
+#define ABORTED_MAX (8u << 10) /* bytes of an aborted answer: it has no KV parameters */
+
+/* Returns true if the engine has aborted its leg, so that it holds nothing for decode. */
+static bool
+was_aborted(const struct attempt *a)
+{
+	const struct leg *p = &a->leg[LEG_PREFILL];
+
+	return p->status == 200 && a->leg[LEG_DECODE].progress < LEG_BEGUN && p->answer_len > 0 &&
+	       p->answer_len <= ABORTED_MAX &&
+	       memmem(p->answer, p->answer_len, SYMPTOM_ABORT, strlen(SYMPTOM_ABORT)) != NULL;
+}
+
+/* Tries other engines after an aborted leg.  Returns false if there are none: decode does without the KV, as far as
+ * the connector can. */
+static bool
+replaced(struct attempt *a)
+{
+	struct outcome o;
+
+	if (!was_aborted(a))
+		return false;
+	o = failover_outcome(a, LEG_PREFILL, CAUSE_UNUSABLE);
+	return failover_others(a, LEG_PREFILL, &o);
+}
+
 void
 prefill_answered(struct attempt *a)
 {
@@ -70,6 +99,8 @@ prefill_answered(struct attempt *a)
 		(void)failover(a, LEG_PREFILL, CAUSE_STATUS, END_ENGINE_STATUS);
 		return;
 	}
+	if (replaced(a))
+		return;
 	r = take(a);
 	if (r == HANDOFF_NONE && job->how.first_token && !rewrite_without_first_token(job))
 		r = HANDOFF_BAD;
