@@ -158,7 +158,7 @@ conf_connector_check(struct conf_read *r, const struct conf_pool *p, const int *
 		(!info->agent_paths || p->shake.handoff == HANDOFF_DISAGG_PREFILL_RESP)) {
 		(void)conf_enter(r, ".disaggregate_agent_paths");
 		return conf_fail(r, conf_line_of(p, lines, "disaggregate_agent_paths"),
-			"cannot be used with the connector %s%s: /v1/messages and /v1/responses have no member for its KV parameters",
+			"cannot be used with the connector %s%s: two engines serve chat and completions alone",
 			info->name,
 			p->shake.handoff == HANDOFF_DISAGG_PREFILL_RESP ? " and this handoff" : "");
 	}

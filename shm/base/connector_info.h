@@ -32,7 +32,7 @@ struct connector_info {
 	bool kv_bound;     /* KV parameters are valid for the chosen decode engine only */
 	bool decode_alone; /* a decode engine can serve a whole request: fallback, routing_threshold */
 	bool decode_cached; /* a decode engine fetches only KV that it does not have: decode_policy cache_aware */
-	/* bodies and answers of /v1/messages and /v1/responses carry its KV parameters, or it has none */
+	/* /v1/messages and /v1/responses carry its KV parameters, or it has none */
 	bool agent_paths;
 	bool one_engine;                   /* `engine` is the only possible value */
 	bool generate_path;                /* the engines serve SGLang's /generate */

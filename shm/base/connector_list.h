@@ -35,7 +35,7 @@ X(P2P_NCCL, p2p_nccl,											\
 	.cleanup = CLEANUP_KV, .kv_bound = true, .decode_alone = false,					\
 	.needs = CONNECTOR_NEEDS_KV_ADDR)								\
 X(MOONCAKE, mooncake,											\
-	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true,					\
+	.cleanup = CLEANUP_KV, .kv_leased = true, .decode_alone = true, .agent_paths = true,		\
 	.handoff = HANDOFF_TRANSFER_ID,									\
 	.handoffs = 1u << HANDOFF_TRANSFER_ID | 1u << HANDOFF_KV_TRANSFER_PARAMS,			\
 	.bootstrap_port = 8998, /* VLLM_MOONCAKE_BOOTSTRAP_PORT (protocols.md 8) */			\

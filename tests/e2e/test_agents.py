@@ -6,6 +6,7 @@ import pytest
 
 from legs import STREAM, taken
 from procs import MODEL, wait
+from test_mooncake import pd as mooncakes
 
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 JSON = [("Content-Type", "application/json")]
@@ -18,7 +19,7 @@ KINDS = {
     "orchestrated": ({"connector": "orchestrated", "handoff": "kv_transfer_params"}, {}),
 }
 FIRST = "message_start", "response.created"
-LAST = "message_stop", "response.completed"
+LAST = "message_stop", "response.incomplete"
 
 
 def body(path, **more):
@@ -88,6 +89,20 @@ def test_two_engines(world, kind, path, stream):
     assert ("remote_block_ids" in d.last().json()["kv_transfer_params"]) is not at_once
     line = line_of(r, 2)
     assert (line["route"], line["prompt_tokens"], line["completion_tokens"], line["reason"]) == (path, *first[1], "ok")
+
+
+@PATHS
+@STREAM
+def test_mooncake(world, path, stream):
+    """Both legs at once; the prefill answer, which has no KV parameters, must have ended by its limit in the words of its path."""
+    r, (p,), (d,) = mooncakes(world, n=1, pool=POOL, workers=1)
+    of = body(path, stream=stream)
+    text, usage = said(path, post(r, path, of), stream)
+    a, b = legs(p, d)
+    assert a.json()["kv_transfer_params"]["transfer_id"] == b.json()["kv_transfer_params"]["transfer_id"]
+    assert usage[1] == len(text.split()) == 6 and not r.metric("kv_handoff_missing_total")
+    assert (d.counter("kv_loaded"), d.counter("local_prefills")) == (1, 0)
+    p.wait_metric("pdsim:held_blocks", 0)
 
 
 @PATHS

@@ -215,7 +215,7 @@ agent_usage(struct gen *g, struct buf *b)
 		return;
 	}
 	whole_text(g, &text);
-	event(b, "response.completed");
+	event(b, ch->eos ? "response.completed" : "response.incomplete");
 	BUF_LIT(b, ",\"response\":");
 	put_object(g, &text, b);
 	BUF_LIT(b, "}");

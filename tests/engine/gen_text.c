@@ -373,7 +373,7 @@ produce(struct gen *g, struct buf *b)
 			BUF_LIT(b, ",\"choices\":[],");
 			put_usage(g, b);
 		}
-		/* response.completed is the last event of its stream */
+		/* response.completed or .incomplete is the last event of its stream */
 		g->phase = g->api == API_RESPONSES ? PHASE_END : PHASE_DONE;
 		break;
 	case PHASE_DONE:

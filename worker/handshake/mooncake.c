@@ -161,6 +161,28 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 			(int)t->kv.n, t->kv.p));
 }
 
+/* Returns true if the text member of the answer is `value`, in quotes. */
+static bool
+says(const struct engine_answer *p, const char *name, const char *value)
+{
+	struct splice_seg v;
+
+	return splice_member_raw(p->text, p->len, name, &v) == 1 && v.n == strlen(value) &&
+	       memcmp(v.p, value, v.n) == 0;
+}
+
+static bool
+ended_by_length(const struct transfer *t)
+{
+	const struct engine_answer *p = &t->prefill_answer;
+
+	if (t->of.facts->route == ROUTE_MESSAGES)
+		return says(p, "stop_reason", "\"max_tokens\"");
+	if (t->of.facts->route == ROUTE_RESPONSES)
+		return says(p, "status", "\"incomplete\"");
+	return !answer_prefill_ended(p->text, p->len);
+}
+
 /*
  * The prefill engine keeps KV for decode only if its answer ended by length.  After any other
  * end, such as an engine's own abort, decode would wait for ever (protocols.md 8.2).
@@ -168,14 +190,12 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 static enum handoff
 prefilled(struct transfer *t)
 {
-	const struct engine_answer *p = &t->prefill_answer;
-
 	if (old(t))
 		return transfer_take_kv(t);
 	t->starts[ROLE_DECODE] = STARTS_AFTER_PREFILL; /* should prefill be done again */
 	if (transfer_take_answer(t) == HANDOFF_BAD)
 		return HANDOFF_BAD;
-	if (!answer_prefill_ended(p->text, p->len)) {
+	if (ended_by_length(t)) {
 		if (t->kv.n == 0) /* prefill was done again: failover_prefill_again() */
 			(void)take_engine(t);
 		return HANDOFF_OK;

@@ -176,13 +176,23 @@ name_host(struct transfer *t)
 			empty_object(kv) ? "" : ",", (int)kv.n - 1, kv.p + 1);
 }
 
+/* The member of an answer that has what the model said. */
+static const char *
+said_in(enum route route)
+{
+	if (route == ROUTE_MESSAGES)
+		return "content";
+	return route == ROUTE_RESPONSES ? "output" : "choices";
+}
+
 enum handoff
 transfer_take_answer(struct transfer *t)
 {
 	const struct engine_answer *p = &t->prefill_answer;
+	const char *name = said_in(t->of.facts->route);
 	struct splice_seg v;
 
-	return splice_member_raw(p->text, p->len, "choices", &v) == 1 ? HANDOFF_OK : HANDOFF_BAD;
+	return splice_member_raw(p->text, p->len, name, &v) == 1 ? HANDOFF_OK : HANDOFF_BAD;
 }
 
 enum handoff

@@ -573,7 +573,7 @@ static const struct bad {
 	{ OF("p2p_nccl", "allow_route_header: true"), 3, "pools[0].allow_route_header", "p2p_nccl" },
 	{ OF("sglang", "allow_route_header: true"), 3, "pools[0].allow_route_header", "sglang" },
 	{ OF("nixl", "single_engine_role: both"), 3, "pools[0].single_engine_role", "prefill, decode, auto" },
-	{ OF("mooncake", "disaggregate_agent_paths: true"), 3, "pools[0].disaggregate_agent_paths", "connector mooncake: /v1/messages" },
+	{ OF("sglang", "disaggregate_agent_paths: true"), 3, "pools[0].disaggregate_agent_paths", "connector sglang: two engines" },
 	{ OF("orchestrated", "orchestrated: {handoff: disagg_prefill_resp}\n   disaggregate_agent_paths: true"), 4, "pools[0].disaggregate_agent_paths", "orchestrated and this handoff" },
 	{ OF("nixl", "cached_tokens_from: true"), 3, "pools[0].cached_tokens_from", "prefill, decode" },
 	{ OF("nixl", "nixl: {handoff: transfer_id}"), 3, "pools[0].nixl.handoff", "orchestrated and mooncake" },

@@ -179,3 +179,29 @@ Test(mooncake, an_answer_not_ended_by_length_has_no_kv_params)
 	cr_assert_eq(prefill_says("oops"), HANDOFF_BAD);
 	cr_assert_eq(prefill_says("{\"object\":\"error\"}"), HANDOFF_BAD);
 }
+
+/* /v1/messages and /v1/responses say in other words that they ended by their limit, and so left KV. */
+Test(mooncake, paths_of_agents)
+{
+	static const struct {
+		enum route route;
+		const char *answer;
+		enum handoff want;
+	} rows[] = {
+		{ROUTE_MESSAGES, "{\"content\":[],\"stop_reason\":\"max_tokens\"}", HANDOFF_OK},
+		{ROUTE_MESSAGES, "{\"content\":[],\"stop_reason\":\"end_turn\"}", HANDOFF_RETRY},
+		{ROUTE_MESSAGES, "{\"content\":[]}", HANDOFF_RETRY},
+		{ROUTE_MESSAGES, LENGTH, HANDOFF_BAD},
+		{ROUTE_RESPONSES, "{\"output\":[],\"status\":\"incomplete\"}", HANDOFF_OK},
+		{ROUTE_RESPONSES, "{\"output\":[],\"status\":\"completed\"}", HANDOFF_RETRY},
+		{ROUTE_RESPONSES, "{\"status\":\"incomplete\"}", HANDOFF_BAD},
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		begin("{\"a\":1}");
+		facts.route = rows[i].route;
+		cr_assert_eq(told(ONE), HANDOFF_OK);
+		cr_assert_eq(prefill_says(rows[i].answer), rows[i].want, "%s", rows[i].answer);
+		drop_request();
+	}
+}
