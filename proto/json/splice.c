@@ -59,6 +59,8 @@
 	X(SK_CONTINUE_FINAL_MESSAGE, "continue_final_message")   \
 	X(SK_ADD_GENERATION_PROMPT,  "add_generation_prompt")    \
 	X(SK_KV_TRANSFER_PARAMS,     "kv_transfer_params")       \
+	X(SK_EC_TRANSFER_PARAMS,     "ec_transfer_params")       \
+	X(SK_VLLM_XARGS,             "vllm_xargs")               \
 	X(SK_DISAGG_PREFILL_RESP,    "disagg_prefill_resp")      \
 	X(SK_DISAGG_SPEC,            "disagg_spec")              \
 	X(SK_BOOTSTRAP_HOST,         "bootstrap_host")           \

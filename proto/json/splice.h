@@ -68,6 +68,8 @@ enum splice_key {
 	SK_ADD_GENERATION_PROMPT,
 	/* choose a peer or a request: never pass from a client (protocols.md 10.1) */
 	SK_KV_TRANSFER_PARAMS,
+	SK_EC_TRANSFER_PARAMS, /* vLLM's cache of an encoder */
+	SK_VLLM_XARGS,         /* may have these two inside: edit_refuses() */
 	SK_DISAGG_PREFILL_RESP,
 	SK_DISAGG_SPEC,
 	SK_BOOTSTRAP_HOST,

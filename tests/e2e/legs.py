@@ -24,7 +24,7 @@ CALL = {"id": "call-1", "type": "function", "function": {"name": "weather", "arg
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 
 # all that chooses a peer of some connector's: nothing of it may reach an engine
-PEERS = {"kv_transfer_params": {"do_remote_prefill": True, "remote_host": "evil", "remote_port": 80,
+PEERS = {"ec_transfer_params": {"0": {"peer_host": "evil", "peer_port": 80}}, "kv_transfer_params": {"do_remote_prefill": True, "remote_host": "evil", "remote_port": 80,
                                 "disagg_spec": {"receiver_host": "evil"}, "ret_first_tok": True}, "rid": "evil",
          "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"}, "bootstrap_host": "evil",
          "bootstrap_port": 1, "bootstrap_room": 7, "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3,

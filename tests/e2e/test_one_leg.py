@@ -303,7 +303,7 @@ def test_client_gone(desk, stage):
     assert desk.line_of(f"leaves-{stage}")["reason"] == "client_gone"
 
 
-PEERS = {"kv_transfer_params": {"remote_host": "evil"}, "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"},
+PEERS = {"kv_transfer_params": {"remote_host": "evil"}, "ec_transfer_params": {"0": {"peer_host": "evil"}}, "disagg_prefill_resp": {"id": "evil"}, "disagg_spec": {"receiver_host": "evil"},
          "disaggregated_params": {"bootstrap_host": "evil"}, "bootstrap_host": "evil", "bootstrap_port": 1, "bootstrap_room": 7,
          "routed_dp_rank": 1, "disagg_prefill_dp_rank": 1, "data_parallel_rank": 3, "rid": "evil", "request_id": "evil"}
 PEER_HEADERS = [("X-Data-Parallel-Rank", "3"), ("x-override-rid", "evil"), ("X-Override-Bootstrap-Host", "evil"),
@@ -599,6 +599,24 @@ def test_sampling_params_choose_no_peer(desk, params):
     a = desk.send("/inference/v1/generate", b'{"token_ids":[1],"sampling_params":%s}' % params.encode()).read()
     assert (a.status, a.error["code"]) == (400, "not_supported") and "extra_args" in a.error["message"]
     assert all(e.asked.empty() for e in (*desk.own, *desk.others))
+
+
+@pytest.mark.parametrize("args", ['{"kv_transfer_params":"x"}', '{"a":1,"ec_transfer_params":[1]}', r'{"kv\u005ftransfer_params":"x"}'])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_vllm_xargs_have_no_parameters_of_a_transfer(desk, path, args):
+    """vLLM looks for them there; it allows texts, of which its scheduler dies: one request would end all engines that are tried."""
+    a = desk.send(path, b'{"model":"sim-model","prompt":"x","input":"x","messages":[],"max_tokens":1,"vllm_xargs":%s}' % args.encode()).read()
+    message = json.loads(a.body)["error"]["message"]
+    assert a.status == 400 and "vllm_xargs" in message
+    assert all(e.asked.empty() for e in (*desk.own, *desk.others))
+
+
+def test_other_vllm_xargs_pass(desk):
+    c = desk.send("/v1/messages", b'{"messages":[],"vllm_xargs":{"a":"kv_transfer_params","b":1}}')
+    ex = desk.taken()
+    assert ex.json()["vllm_xargs"] == {"a": "kv_transfer_params", "b": 1}
+    ex.reply(body=b"{}")
+    assert c.read().status == 200
 
 
 # --- never reachable ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "proto/json/json_read.h"
 #include "worker/base/response_id.h"
 #include "worker/handshake/transfer.h"
 #include "worker/net/connpool.h"
@@ -10,9 +11,46 @@
  * Members that choose a peer or a request: an engine would connect to any host they name (protocols.md
  * 10.1, point 2), so they never pass from a client.
  */
-static const enum splice_key stripped[] = {SK_KV_TRANSFER_PARAMS, SK_DISAGG_PREFILL_RESP,
-	SK_DISAGG_SPEC, SK_DISAGG_PARAMS, SK_BOOTSTRAP_HOST, SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM,
-	SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK, SK_DATA_PARALLEL_RANK};
+static const enum splice_key stripped[] = {SK_KV_TRANSFER_PARAMS, SK_EC_TRANSFER_PARAMS,
+	SK_DISAGG_PREFILL_RESP, SK_DISAGG_SPEC, SK_DISAGG_PARAMS, SK_BOOTSTRAP_HOST,
+	SK_BOOTSTRAP_PORT, SK_BOOTSTRAP_ROOM, SK_ROUTED_DP_RANK, SK_DISAGG_PREFILL_DP_RANK,
+	SK_DATA_PARALLEL_RANK};
+
+bool
+edit_hides(const struct splice *doc, enum splice_key outer, const char *const *names, size_t n)
+{
+	const struct splice_member *m = splice_find(doc, outer);
+	struct splice_seg key;
+	struct json_read r;
+
+	if (m == NULL || m->type != ST_OBJECT)
+		return false;
+	json_read_init(&r, doc->text + m->val, m->end - m->val);
+	(void)json_read_enter(&r, '{');
+	while (json_read_member(&r, &key)) {
+		if (memchr(key.p, '\\', key.n) != NULL)
+			return true;
+		for (size_t i = 0; i < n; i++)
+			if (json_read_is(&key, names[i]))
+				return true;
+		(void)json_read_value(&r);
+	}
+	return false;
+}
+
+/*
+ * vLLM puts the members of `vllm_xargs` where it looks for these parameters (to_sampling_params() in its
+ * protocol.py files).  It allows texts and numbers alone there, and its scheduler dies of a text.
+ */
+const char *
+edit_refuses(const struct demand *d)
+{
+	static const char *const names[] = {"kv_transfer_params", "ec_transfer_params"};
+
+	if (d->text->doc == NULL || !edit_hides(d->text->doc, SK_VLLM_XARGS, names, 2))
+		return NULL;
+	return "`vllm_xargs` with parameters of a transfer, or with an escaped name";
+}
 
 void
 edit_nothing(struct transfer *t, struct splice_edit *e)

@@ -8,10 +8,16 @@
 #include "shm/base/conf.h"
 #include "worker/base/route.h"
 
+struct demand;
 struct transfer;
 
 void edit_set(struct splice_edit *e, enum splice_key k, enum splice_op op, const char *value);
 void edit_set_span(struct splice_edit *e, enum splice_key k, enum splice_op op, struct span v);
+/* Returns true if the object `outer` of the body has one of these members, or an escaped name, which is not looked into. */
+bool edit_hides(
+	const struct splice *doc, enum splice_key outer, const char *const *names, size_t n);
+/* Returns why no engine may get the body: it chooses a peer in a way that edit_strip() cannot cut.  NULL: engines may. */
+const char *edit_refuses(const struct demand *d);
 /* Limits a prefill leg to one token, not streamed (protocols.md 1.6). */
 void edit_limit_prefill(struct transfer *t, struct splice_edit *e);
 /* Cuts stops, so that the first token cannot end a prefill leg: vLLM <= 0.19 and Mooncake

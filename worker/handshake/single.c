@@ -3,9 +3,6 @@
  */
 #include "worker/handshake/connector.h"
 
-#include <string.h>
-
-#include "proto/json/json_read.h"
 #include "worker/base/facts.h"
 #include "worker/base/text.h"
 #include "worker/handshake/edit.h"
@@ -20,23 +17,12 @@ static const struct connector_info none = {.cleanup = CLEANUP_NONE};
 static const char *
 single_refuses(const struct demand *d)
 {
-	static const char why[] = "`sampling_params` with `extra_args`, or with an escaped name";
-	const struct splice_member *m = NULL;
-	struct splice_seg key;
-	struct json_read r;
+	static const char *const names[] = {"extra_args"};
 
-	if (d->facts->route == ROUTE_GENERATE_IDS)
-		m = splice_find(d->text->doc, SK_SAMPLING_PARAMS);
-	if (m == NULL || m->type != ST_OBJECT)
+	if (d->facts->route != ROUTE_GENERATE_IDS ||
+		!edit_hides(d->text->doc, SK_SAMPLING_PARAMS, names, 1))
 		return NULL;
-	json_read_init(&r, d->text->doc->text + m->val, m->end - m->val);
-	(void)json_read_enter(&r, '{');
-	while (json_read_member(&r, &key)) {
-		if (json_read_is(&key, "extra_args") || memchr(key.p, '\\', key.n) != NULL)
-			return why;
-		(void)json_read_value(&r);
-	}
-	return NULL;
+	return "`sampling_params` with `extra_args`, or with an escaped name";
 }
 
 const struct connector connector_single = {

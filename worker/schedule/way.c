@@ -8,6 +8,7 @@
 #include "worker/base/core.h"
 #include "worker/base/text.h"
 #include "worker/handshake/connector.h"
+#include "worker/handshake/edit.h"
 #include "worker/schedule/affinity.h"
 #include "worker/schedule/select.h"
 #include "worker/schedule/threshold.h"
@@ -219,6 +220,9 @@ way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits
 	way->nbranches = 1;
 	way->direct = NULL;
 	way->connector = connector_find(d->facts->pool.connector);
+	*ret_detail = edit_refuses(d);
+	if (*ret_detail != NULL)
+		return END_UNSUPPORTED;
 	if (is_single(d)) {
 		way->connector = &connector_single;
 		*ret_detail = way->connector->refuses(d);
