@@ -1,6 +1,7 @@
 /*
- * The bytes of the paths of agents, /v1/messages (Anthropic's API) and /v1/responses, as vLLM writes them from 0.19 on:
- * a prefill and a decode engine serve them with the KV parameters of a chat.
+ * The bytes of the paths of agents, /v1/messages (Anthropic's API) and /v1/responses, as vLLM
+ * writes them from 0.19 on: a prefill and a decode engine serve them with the KV parameters of a
+ * chat.
  */
 #include <string.h>
 

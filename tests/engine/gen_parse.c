@@ -340,7 +340,8 @@ read_input(struct parse *p)
 	return true;
 }
 
-/* validate_thinking_budget() of vLLM 0.31's entrypoints/anthropic/protocol.py, a validator of the form. */
+/* validate_thinking_budget() of vLLM 0.31's entrypoints/anthropic/protocol.py, a validator of the
+ * form. */
 static bool
 check_agent(struct parse *p, struct jv doc)
 {

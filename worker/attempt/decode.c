@@ -161,8 +161,8 @@ says_nothing(const struct attempt *a, size_t n)
 	       !job->ops->holds(job) && a->t.connector->engines != ENGINES_SINGLE;
 }
 
-/* Returns true if an engine has aborted a request, and nothing of its answer was sent.  /generate is left out: it is
- * for trainers, who abort on purpose and take what there is. */
+/* Returns true if an engine has aborted a request, and nothing of its answer was sent.  /generate
+ * is left out: it is for trainers, who abort on purpose and take what there is. */
 static bool
 was_aborted(const struct attempt *a, const struct span *pieces, size_t n, bool done)
 {

@@ -75,8 +75,8 @@ was_aborted(const struct attempt *a)
 	       memmem(p->answer, p->answer_len, SYMPTOM_ABORT, strlen(SYMPTOM_ABORT)) != NULL;
 }
 
-/* Tries other engines after an aborted leg.  Returns false if there are none: decode does without the KV, as far as
- * the connector can. */
+/* Tries other engines after an aborted leg.  Returns false if there are none: decode does without
+ * the KV, as far as the connector can. */
 static bool
 replaced(struct attempt *a)
 {

@@ -15,6 +15,7 @@
 bool symptom_of_kv(enum engine_kind engine, enum failure_leg leg, enum failure_cause cause,
 	int status, struct span text);
 
-/* An answer that has this has been aborted by its engine: vLLM ends all that runs with this reason when it is stopped
- * (`shutdown_timeout` 0) or paused, SGLang at /abort_request.  In a string the quotes would be escaped. */
+/* An answer that has this has been aborted by its engine: vLLM ends all that runs with this reason
+ * when it is stopped (`shutdown_timeout` 0) or paused, SGLang at /abort_request.  In a string the
+ * quotes would be escaped. */
 #define SYMPTOM_ABORT "\"finish_reason\":\"abort\""

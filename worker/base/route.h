@@ -87,7 +87,8 @@ enum route_body route_body(enum route r);
 bool route_spends(enum route r);
 /* Returns true for the paths of Anthropic's API, whose errors have another shape. */
 bool route_is_anthropic(enum route r);
-/* Returns true for the paths of agents: one engine serves them, or two (`disaggregate_agent_paths`). */
+/* Returns true for the paths of agents: one engine serves them, or two
+ * (`disaggregate_agent_paths`). */
 bool route_is_agent(enum route r);
 /* Returns the role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */
 enum role route_single_role(enum route r, enum single_role_kind configured);

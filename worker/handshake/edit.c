@@ -39,8 +39,9 @@ edit_hides(const struct splice *doc, enum splice_key outer, const char *const *n
 }
 
 /*
- * vLLM puts the members of `vllm_xargs` where it looks for these parameters (to_sampling_params() in its
- * protocol.py files).  It allows texts and numbers alone there, and its scheduler dies of a text.
+ * vLLM puts the members of `vllm_xargs` where it looks for these parameters (to_sampling_params()
+ * in its protocol.py files).  It allows texts and numbers alone there, and its scheduler dies of a
+ * text.
  */
 const char *
 edit_refuses(const struct demand *d)

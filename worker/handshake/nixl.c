@@ -43,7 +43,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 		edit_set_span(e, SK_KV_TRANSFER_PARAMS, SE_SET, t->kv);
 }
 
-/* Of /v1/responses the internal id is not known beforehand: decode follows prefill, in both modes. */
+/* Of /v1/responses the internal id is not known beforehand: decode follows prefill in both modes. */
 static bool
 pushes(const struct transfer *t)
 {

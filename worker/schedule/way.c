@@ -183,9 +183,10 @@ client_runs_tools(const struct splice *doc)
 }
 
 /*
- * Returns true if two engines can serve a request of /v1/responses: all of its prompt is in its body, and its answer
- * is generated at once.  An engine that runs a tool itself generates again after it, with KV parameters that are
- * spent (_generate_with_builtin_tools() in vLLM's entrypoints/openai/responses/serving.py).
+ * Returns true if two engines can serve a request of /v1/responses: all of its prompt is in its
+ * body, and its answer is generated at once.  An engine that runs a tool itself generates again
+ * after it, with KV parameters that are spent (_generate_with_builtin_tools() in vLLM's
+ * entrypoints/openai/responses/serving.py).
  */
 static bool
 stands_alone(const struct splice *doc)
