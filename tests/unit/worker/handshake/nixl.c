@@ -309,7 +309,7 @@ Test(nixl, responses)
 	eps[ROLE_DECODE].url = fixed("http://d:1");
 	edit_leg(&t, ROLE_DECODE, &e);
 	cr_assert_eq(e.on[SK_REQUEST_ID].op, SE_SET, "the engine keeps it under the router's name");
-	cr_assert_eq(e.on[SK_STORE].op, SE_KEEP);
+	cr_assert_eq(splice_op_of(&e, SK_STORE), SE_KEEP);
 	cr_assert_eq(memcmp(e.on[SK_REQUEST_ID].value, "\"resp_", 6), 0);
 }
 
