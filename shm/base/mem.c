@@ -186,6 +186,16 @@ mem_resize(void *p, size_t n, size_t size)
 	return must(resize(p, n, size));
 }
 
+void *
+mem_aligned(size_t size)
+{
+	void *p = aligned_alloc(size, size);
+
+	if (p == NULL && mem_give_up_reserve())
+		p = aligned_alloc(size, size);
+	return must(p);
+}
+
 char *
 mem_strdup(const char *s)
 {

@@ -316,6 +316,7 @@ attempt_drop_text(struct attempt *a)
 	if (a->nlegs > LEG_LOOKUP)
 		leg_forget_answer(&a->leg[LEG_LOOKUP]);
 	leg_forget_answer(&a->leg[LEG_PREFILL]);
+	leg_forget_head(&a->leg[LEG_PREFILL]);
 }
 
 enum req_end

@@ -38,8 +38,11 @@ drop_text(struct job *job)
 	text_unref(&job->text);
 	if (job->resume != NULL)
 		resume_keep(job);
-	for (uint32_t i = 0; i < job->nbranches; i++)
+	for (uint32_t i = 0; i < job->nbranches; i++) {
 		attempt_drop_text(job->branches[i].attempt);
+		if (job_started(job)) /* the client has it */
+			leg_forget_head(&job->branches[i].attempt->leg[LEG_DECODE]);
+	}
 }
 
 void

@@ -35,8 +35,8 @@ text_unref(struct text **textp)
 		return;
 	buffered_add(text->w, -(int64_t)(text->body_cap + text->headers_len));
 	block_give(&text->w->blocks, text->body, text->body_cap);
-	free(text->doc);
-	free(text->headers);
+	text_drop_doc(text);
+	block_give(&text->w->blocks, text->headers, text->headers_room);
 	free(text->query);
 	free(text);
 }
@@ -46,9 +46,10 @@ text_with_body(const struct text *of, char *body, size_t len)
 {
 	struct text *text = text_new(of->w);
 
-	text->body = block_of(body, len);
+	text->body = block_of(&of->w->blocks, body, len);
 	text->body_len = text->body_cap = len;
-	text->headers = mem_strndup(of->headers, of->headers_len);
+	text_make_headers(text, of->headers_len);
+	memcpy(text->headers, of->headers, of->headers_len);
 	text->headers_len = of->headers_len;
 	text->key_lines_len = of->key_lines_len;
 	buffered_add(text->w, (int64_t)(text->body_cap + text->headers_len));
@@ -57,34 +58,38 @@ text_with_body(const struct text *of, char *body, size_t len)
 	return text;
 }
 
+void
+text_make_headers(struct text *text, size_t n)
+{
+	text->headers = block_grow(&text->w->blocks, NULL, 0, n);
+	text->headers_room = n;
+}
+
 const char *
 text_scan(struct text *text)
 {
+	struct splice doc; /* splice_scan() fills it only as far as needed */
 	const char *why;
 	size_t at;
 
-	/* splice_scan() fills it only as far as needed */
-	text->doc = mem_resize(text->doc, 1, sizeof(*text->doc));
-	if (splice_scan(text->doc, text->body == NULL ? "" : text->body, text->body_len, &why,
-		    &at) != 0) {
-		text_drop_doc(text);
+	if (splice_scan(&doc, text->body == NULL ? "" : text->body, text->body_len, &why, &at) != 0)
 		return why;
-	}
-	text_take_doc(text, text->doc);
+	text_copy_doc(text, &doc);
 	return NULL;
 }
 
 void
-text_take_doc(struct text *text, struct splice *doc)
+text_copy_doc(struct text *text, const struct splice *doc)
 {
 	/* of 3.6 KiB a few hundred bytes: many requests that begin at once hold theirs together */
-	text->doc = mem_resize(doc, 1, splice_size(doc));
+	text->doc = block_copy(&text->w->blocks, doc, splice_size(doc));
 }
 
 void
 text_drop_doc(struct text *text)
 {
-	free(text->doc);
+	if (text->doc != NULL)
+		block_give(&text->w->blocks, (char *)text->doc, splice_size(text->doc));
 	text->doc = NULL;
 }
 

@@ -24,7 +24,8 @@ struct text {
 	/* the body's members; NULL: the body is no JSON, or text_drop_doc() was called */
 	struct splice *doc;
 	char *headers; /* end-to-end header lines, each with CRLF; those with the client's key come last */
-	size_t headers_len;   /* counted by buffered_add() */
+	size_t headers_len; /* counted by buffered_add() */
+	size_t headers_room;
 	size_t key_lines_len; /* of the lines with the key */
 	char *query;          /* of the target, or NULL */
 };
@@ -37,10 +38,12 @@ void text_unref(struct text **text);
 /* Returns a new text with `body` (`len` bytes, taken over) and copies of the header lines and
  * the query of `of`. */
 struct text *text_with_body(const struct text *of, char *body, size_t len);
-/* Parses the body as one JSON object.  Returns NULL, or the reason why it is none. */
+/* Makes room for so many bytes of header lines, in a text without any. */
+void text_make_headers(struct text *text, size_t n);
+/* Parses the body of a text without parsed members as one JSON object.  Returns NULL, or the reason why it is none. */
 const char *text_scan(struct text *text);
-/* Takes the members over that a scan of the body has found, and gives back what they do not need. */
-void text_take_doc(struct text *text, struct splice *doc);
+/* Copies the members that a scan of the body has found into a text without any. */
+void text_copy_doc(struct text *text, const struct splice *doc);
 /* Frees the parsed members. */
 void text_drop_doc(struct text *text);
 /* Returns the value of a header line; an empty span if there is none. */

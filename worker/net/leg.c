@@ -224,19 +224,25 @@ leg_take_conn(struct leg *leg)
 void
 leg_forget_answer(struct leg *leg)
 {
-	free(leg->answer);
+	block_give(&leg->w->blocks, leg->answer, leg->answer_cap);
 	leg->answer = NULL;
 	buffered_add(leg->w, -(int64_t)leg->answer_cap);
 	leg->answer_len = leg->answer_cap = 0;
+}
+
+void
+leg_forget_head(struct leg *leg)
+{
+	free(leg->head);
+	leg->head = NULL;
+	leg->head_len = 0;
 }
 
 static void
 drop_answer(struct leg *leg)
 {
 	leg_forget_answer(leg);
-	free(leg->head);
-	leg->head = NULL;
-	leg->head_len = 0;
+	leg_forget_head(leg);
 }
 
 void
@@ -650,10 +656,10 @@ keep_piece(struct leg *leg, struct span piece)
 
 		if (want < leg->answer_len + piece.n)
 			want = leg->answer_len + piece.n;
-		buffered_add(leg->w, -(int64_t)leg->answer_cap);
-		leg->answer_cap = want < 512 ? 512 : want;
-		buffered_add(leg->w, (int64_t)leg->answer_cap);
-		leg->answer = mem_resize(leg->answer, leg->answer_cap, 1);
+		want = want < 512 ? 512 : want;
+		leg->answer = block_grow(&leg->w->blocks, leg->answer, leg->answer_cap, want);
+		buffered_add(leg->w, (int64_t)(want - leg->answer_cap));
+		leg->answer_cap = want;
 	}
 	memcpy(leg->answer + leg->answer_len, piece.p, piece.n);
 	leg->answer_len += piece.n;

@@ -164,6 +164,8 @@ void leg_end(struct leg *leg);
 void leg_fini(struct leg *leg);
 /* Frees the stored answer. */
 void leg_forget_answer(struct leg *leg);
+/* Frees the stored head lines. */
+void leg_forget_head(struct leg *leg);
 /* Ends the leg and sets it to IDLE, so that it can be started again. */
 void leg_rewind(struct leg *leg);
 /* Returns the leg's connection, which the caller takes over and closes later; NULL if there is

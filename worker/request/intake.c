@@ -146,7 +146,7 @@ take_headers(struct req *req, const struct http_head *h)
 	for (size_t i = 0; i < h->nheaders; i++)
 		if (passes(req, &h->headers[i]))
 			need += h->headers[i].name.n + h->headers[i].value.n + 4;
-	text->headers = mem_zero(need + 1);
+	text_make_headers(text, need);
 	if (room > 0)
 		n = put_address(req, h, text->headers, room);
 	for (size_t i = 0; i < h->nheaders; i++) {

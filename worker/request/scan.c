@@ -15,7 +15,7 @@
 struct body_scan {
 	TAILQ_ENTRY(body_scan) link; /* w->scans: the first has the next turn */
 	struct req *req;
-	struct splice *doc; /* the text's when the scan has ended well */
+	struct splice doc;
 	struct splice_scan *scan;
 	void (*scanned)(struct req *req, const char *why);
 };
@@ -62,8 +62,7 @@ on_turn(evutil_socket_t fd, short what, void *arg)
 		go_on(w, s);
 		return;
 	case 0:
-		text_take_doc(req->job.text, s->doc);
-		s->doc = NULL;
+		text_copy_doc(req->job.text, &s->doc);
 		break;
 	default:
 		break;
@@ -88,8 +87,7 @@ scan_begin(struct req *req, void (*scanned)(struct req *req, const char *why))
 
 	s->req = req;
 	s->scanned = scanned;
-	s->doc = MEM_NEW(struct splice);
-	s->scan = splice_scan_new(s->doc, text->body, text->body_len);
+	s->scan = splice_scan_new(&s->doc, text->body, text->body_len);
 	req->scan = s;
 	TAILQ_INSERT_TAIL(&req->w->scans, s, link);
 	wait_for_turn(req->w);
@@ -107,6 +105,5 @@ scan_end(struct req *req)
 	if (TAILQ_EMPTY(&req->w->scans))
 		(void)event_del(&req->w->ev_scan);
 	splice_scan_free(&s->scan);
-	free(s->doc);
 	free(s);
 }

@@ -1,4 +1,4 @@
-/* Memory of bodies: blocks that are free serve the next bodies, and unused ones are freed. */
+/* Memory of bodies: blocks that are free serve the next bodies, and unused ones are freed.  Small ones are cells. */
 #include "worker/base/blocks.h"
 
 #include <criterion/criterion.h>
@@ -17,6 +17,8 @@ teardown(void)
 	cr_assert_eq(b.bytes, 0);
 	for (int i = 0; i < BLOCK_SIZES; i++)
 		cr_assert_null(b.kept[i].first);
+	for (int i = 0; i < CELL_SIZES; i++)
+		cr_assert(LIST_EMPTY(&b.shelves[i]));
 }
 
 TestSuite(blocks, .fini = teardown);
@@ -51,7 +53,7 @@ Test(blocks, every_size_has_a_row_of_its_own)
 {
 	size_t rows = 0;
 
-	for (size_t n = BLOCK_LEAST, before = 0; n <= BLOCK_MOST; n += KIB) {
+	for (size_t n = CELL_MOST + KIB, before = 0; n <= BLOCK_MOST; n += KIB) {
 		struct blocks one = {.bytes = 0};
 		char *p = block_grow(&one, NULL, 0, n);
 
@@ -83,9 +85,8 @@ Test(blocks, a_body_that_grows_keeps_its_bytes)
 	cr_assert_lt(b.bytes, 2 * BLOCK_MOST);
 }
 
-Test(blocks, small_and_huge_ones_are_not_kept)
+Test(blocks, huge_ones_are_not_kept)
 {
-	block_give(&b, block_grow(&b, NULL, 0, BLOCK_LEAST - 1), BLOCK_LEAST - 1);
 	block_give(&b, block_grow(&b, NULL, 0, BLOCK_MOST + 1), BLOCK_MOST + 1);
 	block_give(&b, NULL, 0);
 	cr_assert_eq(b.bytes, 0);
@@ -127,14 +128,16 @@ Test(blocks, memory_of_others_becomes_a_block)
 	char *p = malloc(129 * KIB), *q;
 
 	memset(p, 'x', 129 * KIB);
-	q = block_of(p, 129 * KIB);
+	q = block_of(&b, p, 129 * KIB);
 	cr_assert_eq(q[129 * KIB - 1], 'x');
 	memset(q, 'y', 160 * KIB);
 	block_give(&b, q, 129 * KIB);
 	cr_assert_eq(b.bytes, 160 * KIB);
 	p = malloc(KIB);
-	cr_assert_eq(block_of(p, KIB), p);
-	block_give(&b, p, KIB);
+	memset(p, 'z', KIB);
+	q = block_of(&b, p, KIB);
+	cr_assert_eq(q[KIB - 1], 'z');
+	block_give(&b, q, KIB);
 }
 
 Test(blocks, no_more_than_its_bound_is_kept)
@@ -166,4 +169,92 @@ Test(blocks, what_was_not_needed_is_freed)
 	cr_assert_eq(b.bytes, 128 * KIB);
 	blocks_shrink(&b);
 	cr_assert_eq(b.bytes, 0);
+}
+
+/* --- cells --------------------------------------------------------------------------------------- */
+
+static size_t
+shelf_of(const char *p)
+{
+	return (uintptr_t)p / SHELF;
+}
+
+/* Each may be written to its end: no cell covers a part of another one, or of the shelf's own words. */
+Test(blocks, cells_of_all_sizes_stand_apart)
+{
+	static char *p[2 * (CELL_MOST / 61 + 1)];
+	size_t count = 0;
+
+	for (size_t n = 1; n <= CELL_MOST; n += 61)
+		for (int i = 0; i < 2; i++) {
+			p[count] = block_grow(&b, NULL, 0, n);
+			cr_assert_eq((uintptr_t)p[count] % 16, 0);
+			memset(p[count++], (char)n, n);
+		}
+	count = 0;
+	for (size_t n = 1; n <= CELL_MOST; n += 61)
+		for (int i = 0; i < 2; i++, count++) {
+			for (size_t at = 0; at < n; at++)
+				cr_assert_eq(p[count][at], (char)n, "%zu of %zu", at, n);
+			block_give(&b, p[count], n);
+		}
+}
+
+Test(blocks, a_free_cell_is_the_next_one_of_its_size)
+{
+	char *p = block_grow(&b, NULL, 0, 1000), *q = block_grow(&b, NULL, 0, 1000), *other;
+
+	cr_assert_eq(shelf_of(p), shelf_of(q));
+	block_give(&b, p, 1000);
+	other = block_grow(&b, NULL, 0, 1025);
+	cr_assert_neq(shelf_of(other), shelf_of(p));
+	cr_assert_eq(block_grow(&b, NULL, 0, 897), p);
+	block_give(&b, p, 897);
+	block_give(&b, q, 1000);
+	block_give(&b, other, 1025);
+}
+
+/* Cells of many requests that began at once: all memory of them is given back, whatever was allocated in between. */
+Test(blocks, shelves_without_a_used_cell_are_freed)
+{
+	enum { N = 3 * SHELF / 1024 };
+	static char *p[N];
+	size_t shelves = 1;
+	char *last;
+
+	for (size_t i = 0; i < N; i++) {
+		p[i] = block_grow(&b, NULL, 0, 1024);
+		shelves += i > 0 && shelf_of(p[i]) != shelf_of(p[i - 1]);
+	}
+	cr_assert_eq(shelves, 4);
+	last = p[N - 1];
+	for (size_t i = 0; i < N - 1; i++)
+		block_give(&b, p[i], 1024);
+	blocks_shrink(&b);
+	p[0] = block_grow(&b, NULL, 0, 1024);
+	cr_assert_eq(shelf_of(p[0]), shelf_of(last), "it is the only one left");
+	block_give(&b, p[0], 1024);
+	block_give(&b, last, 1024);
+	blocks_shrink(&b);
+	for (uint32_t row = 0; row < CELL_SIZES; row++)
+		cr_assert(LIST_EMPTY(&b.shelves[row]));
+}
+
+/* A shelf that was full has a free cell again: it is used before another shelf is made. */
+Test(blocks, a_full_shelf_comes_back)
+{
+	enum { N = (SHELF - CELL_LEAST) / 28672 };
+	char *p[N], *q;
+
+	for (size_t i = 0; i < N; i++) {
+		p[i] = block_grow(&b, NULL, 0, 28000);
+		memset(p[i], 'x', 28672);
+		cr_assert_eq(shelf_of(p[i]), shelf_of(p[0]));
+	}
+	q = p[3];
+	block_give(&b, q, 28000);
+	p[3] = block_grow(&b, NULL, 0, 28672);
+	cr_assert_eq(p[3], q);
+	for (size_t i = 0; i < N; i++)
+		block_give(&b, p[i], 28000);
 }
