@@ -22,6 +22,7 @@
 #include "shm/core/heritage.h"
 #include "shm/table.h"
 #include "worker/base/core.h"
+#include "worker/base/facts.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/serve.h"
 #include "worker/attempt/background.h"
@@ -286,6 +287,7 @@ worker_new(const struct heritage *h)
 	for (uint32_t i = 0; i < h->seg->hdr->max_pools; i++)
 		threshold_init(&w->thresholds[i]);
 	w->reserved = mem_array(CONF_FANOUT_MAX, sizeof(*w->reserved));
+	w->pools = mem_array(h->seg->hdr->max_pools, sizeof(*w->pools));
 	w->cached = cached_new(w);
 	w->silent = silent_new();
 	event_assign(&w->ev_tick, w->base, -1, 0, on_tick, w);
@@ -340,6 +342,9 @@ worker_free(struct worker *w)
 	free(w->round);
 	free(w->mean_tokens);
 	free(w->thresholds);
+	for (uint32_t i = 0; i < w->seg->hdr->max_pools; i++)
+		req_pool_unref(&w->pools[i]);
+	free(w->pools);
 	notes_free(&w->notes);
 	cached_free(&w->cached);
 	free(w->reserved);

@@ -226,7 +226,7 @@ attempt_check(const struct attempt *a)
 static void
 leg_ready(struct attempt *a, enum leg_kind kind, const struct leg_ops *ops)
 {
-	const struct conf_timeouts *t = &a->t.of.facts->pool.timeouts;
+	const struct conf_timeouts *t = &a->t.of.facts->pool->timeouts;
 	const bool repeats = kind == LEG_LOOKUP && a->t.connector->lookup_repeats;
 
 	a->leg[kind] = (struct leg){.ops = ops,
@@ -239,7 +239,7 @@ leg_ready(struct attempt *a, enum leg_kind kind, const struct leg_ops *ops)
 									: LEG_ANY_CONN,
 		.connect_ms = t->connect_ms,
 		.wait_ms = kind == LEG_DECODE ? t->stream_idle_ms
-			   : repeats          ? a->t.of.facts->pool.shake.learn_ms
+			   : repeats          ? a->t.of.facts->pool->shake.learn_ms
 					      : t->prefill_ms,
 		/* an answer that is not streamed arrives in one piece: until then the engine is
 		 * silent while it works */
@@ -329,7 +329,7 @@ attempt_begin(struct attempt *a)
 	for (enum role r = 0; r < ROLE_N; r++)
 		transfer_next_rank(&a->t, r);
 	if (c->lookup != NULL && c->lookup_repeats)
-		a->lookup_deadline_ms = clock_ms() + a->t.of.facts->pool.shake.learn_ms;
+		a->lookup_deadline_ms = clock_ms() + a->t.of.facts->pool->shake.learn_ms;
 	if (c->begin != NULL)
 		why = c->begin(&a->t);
 	if (a->kind == ATTEMPT_PREFILL_AGAIN && a->t.starts[ROLE_DECODE] == STARTS_AT_ONCE) {
@@ -367,10 +367,8 @@ attempt_detach(struct attempt *a)
 {
 	struct worker *w = a->w;
 
-	assert(a->lookup != LOOKUP_SHARED); /* `link` is in one list at a time */
-	a->own_facts = MEM_NEW(struct facts);
-	*a->own_facts = *a->t.of.facts;
-	a->own_facts->trace_state = NULL; /* a->spans has its own */
+	assert(a->lookup != LOOKUP_SHARED);       /* `link` is in one list at a time */
+	a->own_facts = facts_copy(a->t.of.facts); /* a->spans has its own tracestate */
 	a->t.of.facts = a->own_facts;
 	a->t.release_only = true;
 	a->t.stream_options = (struct span){NULL, 0}; /* back to the request's own */
@@ -421,6 +419,8 @@ attempt_free(struct attempt *a)
 	transfer_fini(&a->t);
 	usage_tail_free(&a->tail);
 	membuf_free(&a->event);
+	if (a->own_facts != NULL)
+		facts_fini(a->own_facts);
 	free(a->own_facts);
 	leg_spans_free(&a->spans);
 	free(a);
@@ -481,7 +481,7 @@ attempt_kv_handed(const struct attempt *a)
 bool
 attempt_kv_lease_over(const struct attempt *a)
 {
-	return clock_ms() - a->prefilled_ms > a->t.of.facts->pool.shake.kv_lease_ms;
+	return clock_ms() - a->prefilled_ms > a->t.of.facts->pool->shake.kv_lease_ms;
 }
 
 enum role
@@ -578,7 +578,7 @@ attempt_begin_limit(struct attempt *a)
 
 	if (a->branch != NULL && a->branch->answer_by_ms == 0 && !facts->stream &&
 		a->prefill != PREFILL_SENT)
-		a->branch->answer_by_ms = clock_ms() + facts->pool.timeouts.whole_answer_ms;
+		a->branch->answer_by_ms = clock_ms() + facts->pool->timeouts.whole_answer_ms;
 }
 
 bool
@@ -607,7 +607,7 @@ attempt_go_on(struct attempt *a)
 		attempt_start(a, STARTS_AFTER_KV);
 		return;
 	}
-	a->notices_deadline_ms = clock_ms() + a->t.of.facts->pool.timeouts.kv_ready_ms;
+	a->notices_deadline_ms = clock_ms() + a->t.of.facts->pool->timeouts.kv_ready_ms;
 	worker_need_tick(a->w);
 }
 

@@ -280,12 +280,12 @@ background_refuse(const struct attempt *a, const char *member, struct endpoint *
 	e->holder = connpool_ref(a->reserved.of[ROLE_PREFILL].ep);
 	load_kv(w->seg, w->slot, e->holder->slot, 1);
 	e->attempt = mem_strdup(a->t.id);
-	e->pool = a->t.of.facts->pool.id;
+	e->pool = a->t.of.facts->pool->id;
 	e->answers = NAME_ANSWERS;
 	e->pause_ms = PAUSE_FIRST_MS;
 	e->until_ms = clock_ms() +
 		      /* the engine's own lease frees the blocks then */
-		      a->t.of.facts->pool.shake.kv_lease_ms;
+		      a->t.of.facts->pool->shake.kv_lease_ms;
 	e->body = mem_printf(
 		"{\"model\":\"pdrouter-release\",\"prompt\":\"-\",\"max_tokens\":1,\"%s\":%.*s}",
 		member, (int)a->t.kv.n, a->t.kv.p);

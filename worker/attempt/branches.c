@@ -48,7 +48,7 @@ drop_text(struct job *job)
 void
 branches_drop_text_if_sent(struct job *job)
 {
-	if (job->text == NULL || (!job_started(job) && job->facts.pool.rescue.retries > 0))
+	if (job->text == NULL || (!job_started(job) && job->facts.pool->rescue.retries > 0))
 		return; /* a whole answer may break off, and then the request is sent again */
 	for (uint32_t i = 0; i < job->nbranches; i++) {
 		const struct attempt *a = job->branches[i].attempt;

@@ -182,14 +182,14 @@ replaceable(const struct attempt *a)
 static bool
 budget_allows(struct job *job)
 {
-	return budget_left(job->w->seg, job->facts.pool.id, BUDGET_RETRY,
-		job->facts.pool.rescue.retry_budget, clock_ms());
+	return budget_left(job->w->seg, job->facts.pool->id, BUDGET_RETRY,
+		job->facts.pool->rescue.retry_budget, clock_ms());
 }
 
 static uint32_t
 tries_left(const struct job *job)
 {
-	const uint32_t made = job->tries - job->moves, most = job->facts.pool.rescue.retries;
+	const uint32_t made = job->tries - job->moves, most = job->facts.pool->rescue.retries;
 
 	return made < most ? most - made : 0;
 }
@@ -610,7 +610,7 @@ log_failed(const struct search *s)
 	const struct reservation *engine = &a->reserved.of[failed_role(s)];
 
 	log_info("attempt failed", LOG_S("req", a->t.of.facts->id), LOG_S("attempt", a->t.id),
-		LOG_S("pool", a->t.of.facts->pool.name), LOG_S("url", engine->ep->url),
+		LOG_S("pool", a->t.of.facts->pool->name), LOG_S("url", engine->ep->url),
 		LOG_S("role", role_name(engine->role)), LOG_S("why", s->why));
 }
 
@@ -622,10 +622,10 @@ choose_others(const struct search *s, const struct connector *c, enum plan_for w
 {
 	struct attempt *of = s->failed;
 	struct job *job = of->branch->job;
-	struct tried *tried = &job->facts.tried;
-	const struct tried saved = *tried;
+	struct facts *facts = &job->facts;
+	const struct tried saved = tried_of(facts);
 	const struct plan_other other = {.w = job->w,
-		.of = {&job->facts, job->text},
+		.of = {facts, job->text},
 		.connector = c,
 		.what = what,
 		.failed = &of->reserved,
@@ -633,20 +633,20 @@ choose_others(const struct search *s, const struct connector *c, enum plan_for w
 	const enum role one = failed_role(s), two = one == ROLE_DECODE ? ROLE_PREFILL : ROLE_DECODE;
 
 	if (both_suspect(s)) {
-		(void)tried_add(tried, slot_of(s, two));
+		(void)tried_add(facts, slot_of(s, two));
 		if (plan_again(&other, ret, last_resort))
 			return true;
-		*tried = saved;
+		tried_set(facts, &saved);
 	}
 	if (plan_again(&other, ret, last_resort))
 		return true;
 	if (s->outcome->blame != BLAME_NEITHER)
 		return false;
-	tried_drop(tried, slot_of(s, one));
-	(void)tried_add(tried, slot_of(s, two));
+	tried_drop(facts, slot_of(s, one));
+	(void)tried_add(facts, slot_of(s, two));
 	if (plan_again(&other, ret, last_resort))
 		return true;
-	*tried = saved;
+	tried_set(facts, &saved);
 	return false;
 }
 
@@ -677,8 +677,8 @@ may_move(const struct search *s)
 	const struct job *job = s->failed->branch->job;
 	const struct exchange x = leg_exchange(s->failed, s->kind, TALLY_GOOD);
 
-	return outcome_says_busy(&x) && s->outcome->a_try && job->facts.pool.rescue.retries > 0 &&
-	       job->facts.tried.n < REQ_TRIED_MAX;
+	return outcome_says_busy(&x) && s->outcome->a_try && job->facts.pool->rescue.retries > 0 &&
+	       tried_count(&job->facts) < REQ_TRIED_MAX;
 }
 
 /* A stale connection is counted, but is no try: it costs neither a retry nor budget. */
@@ -693,14 +693,14 @@ count_try(const struct search *s, bool moved, bool last_resort)
 		job->tries++;
 		job->moves += moved;
 		if (!moved)
-			budget_take(job->w->seg, job->w->slot, job->facts.pool.id, BUDGET_RETRY,
+			budget_take(job->w->seg, job->w->slot, job->facts.pool->id, BUDGET_RETRY,
 				clock_ms());
 	}
 	if (last_resort) {
 		metric_add(job->w->slab, M_LAST_RESORT, 1);
 		log_info("an ejected endpoint is asked, no other is left",
 			LOG_S("why", "last_resort"), LOG_S("req", job->facts.id),
-			LOG_S("pool", job->facts.pool.name));
+			LOG_S("pool", job->facts.pool->name));
 	}
 }
 
@@ -773,7 +773,7 @@ fall_back(struct search *s)
 	struct job *job = a->branch->job;
 	struct reserved chosen;
 
-	if (job->facts.pool.rescue.fallback != FALLBACK_DIRECT || job_started(job) ||
+	if (job->facts.pool->rescue.fallback != FALLBACK_DIRECT || job_started(job) ||
 		!connector_two_engines(a->t.connector) ||
 		(s->kind != LEG_LOOKUP && failed_role(s) == ROLE_DECODE) ||
 		/* the engine is full: its Retry-After is for the client */
@@ -859,7 +859,7 @@ failover_others(struct attempt *a, enum leg_kind kind, const struct outcome *o)
 	if (first)
 		log_failed(&s);
 	if (o->a_try)
-		(void)tried_add(&job->facts.tried, slot_of(&s, failed_role(&s)));
+		(void)tried_add(&job->facts, slot_of(&s, failed_role(&s)));
 	if (search_all(&s))
 		return true;
 	if (a->kv == KV_SPENT)

@@ -16,7 +16,7 @@ job_init(struct job *job, struct worker *w, const struct job_ops *ops)
 	job->w = w;
 	job->ops = ops;
 	job->text = text_new(w);
-	job->facts.pool.id = METRIC_NO_POOL;
+	facts_init(&job->facts);
 }
 
 void
@@ -26,7 +26,7 @@ job_free(struct job *job)
 	free(job->branches);
 	answer_free(&job->answer);
 	free(job->key);
-	free(job->facts.trace_state);
+	facts_fini(&job->facts);
 }
 
 void
@@ -61,7 +61,7 @@ job_share_out(struct job *job)
 	const struct splice *doc = job->text->doc;
 	const struct splice_member *prompt = splice_find(doc, SK_PROMPT);
 	const bool split = job->connector->samples != NULL &&
-			   job->connector->samples(&job->facts.pool) == SEVERAL_BRANCHES;
+			   job->connector->samples(job->facts.pool) == SEVERAL_BRANCHES;
 	const uint32_t samples = split && job->facts.samples > 1 ? job->facts.samples : 1;
 	struct splice_seg list, one;
 	uint64_t seed = 0;

@@ -44,7 +44,7 @@ leg_spans_new(struct worker *w, const struct facts *facts)
 	s->trace = facts->trace;
 	if (facts->trace_state != NULL)
 		s->state = mem_dup(facts->trace_state, sizeof(*s->state));
-	s->pool = facts->pool.name;
+	s->pool = facts->pool->name;
 	return s;
 }
 

@@ -153,7 +153,7 @@ never_learned(struct attempt *a, uint64_t now_ms)
 	struct endpoint *ep = a->t.engine[a->what.role];
 
 	attempt_unlock_lookup(a);
-	if (ep->unlearned_ms > a->lookup_deadline_ms - a->t.of.facts->pool.shake.learn_ms)
+	if (ep->unlearned_ms > a->lookup_deadline_ms - a->t.of.facts->pool->shake.learn_ms)
 		a->reserved.of[a->what.role].recorded = true;
 	else
 		ep->unlearned_ms = now_ms;

@@ -37,7 +37,7 @@ take(struct attempt *a)
 		return HANDOFF_BAD;
 	job->t_prefilled_us = clock_us();
 	if (job->t_prefill_us != 0)
-		metric_observe(a->w->slab, job->facts.pool.id, H_PREFILL,
+		metric_observe(a->w->slab, job->facts.pool->id, H_PREFILL,
 			job->t_prefilled_us - job->t_prefill_us);
 	r = attempt_take_handoff(a);
 	if (r != HANDOFF_BAD)

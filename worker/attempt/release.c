@@ -165,7 +165,7 @@ refuse_spent(struct attempt *a)
 {
 	struct facts *facts = a->t.of.facts;
 	struct endpoint *to[BACKGROUND_ENGINES];
-	const uint32_t tried = facts->tried.n;
+	const struct tried tried = tried_of(facts);
 	struct reserved chosen;
 	size_t n = 0;
 
@@ -173,13 +173,13 @@ refuse_spent(struct attempt *a)
 		return;
 	while (n < BACKGROUND_ENGINES - 1 && reserve_another(a, &chosen)) {
 		to[n++] = connpool_ref(chosen.of[ROLE_DECODE].ep);
-		(void)tried_add(&facts->tried, to[n - 1]->slot); /* for this loop alone */
+		(void)tried_add(facts, to[n - 1]->slot); /* for this loop alone */
 		reservation_drop(a->w, &chosen.of[ROLE_DECODE]);
 	}
-	facts->tried.n = tried;
+	tried_set(facts, &tried);
 	/* the engine failed, but may be running */
 	to[n++] = connpool_ref(a->reserved.of[ROLE_DECODE].ep);
-	background_refuse(a, a->t.connector->refusal(&facts->pool), to, n);
+	background_refuse(a, a->t.connector->refusal(facts->pool), to, n);
 	while (n > 0)
 		connpool_unref(a->w->connpool, &to[--n]);
 	attempt_set_kv(a, KV_NONE);
@@ -385,7 +385,7 @@ release_decode_failed(struct attempt *a)
 	struct leg *d = attempt_decode_leg(a);
 
 	leg_end(d);
-	if (undelivered(a) && tried_add(&a->t.of.facts->tried, d->ep->slot) && another_decode(a))
+	if (undelivered(a) && tried_add(a->t.of.facts, d->ep->slot) && another_decode(a))
 		(void)send_decode(a);
 	else if (d->progress != LEG_BEGUN)
 		fetch_failed(a);

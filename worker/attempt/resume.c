@@ -31,7 +31,7 @@ resume_plan(struct job *job)
 	const bool chat = job->facts.route == ROUTE_CHAT;
 	struct resume *r;
 
-	if (job->resume != NULL || job->facts.pool.rescue.resume == 0 || !job->facts.stream ||
+	if (job->resume != NULL || job->facts.pool->rescue.resume == 0 || !job->facts.stream ||
 		job->text->doc == NULL || (!chat && job->facts.route != ROUTE_COMPLETIONS))
 		return;
 	job->not_resumed =
@@ -176,7 +176,7 @@ resume_keep(struct job *job)
 bool
 resume_may(struct job *job)
 {
-	if (job->facts.pool.rescue.resume == 0)
+	if (job->facts.pool->rescue.resume == 0)
 		return false;
 	if (job->resume != NULL)
 		job->not_resumed = follow_why_not(job->resume->follow);

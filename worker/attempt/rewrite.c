@@ -21,7 +21,7 @@ rewrite_plan(struct job *job)
 		.chat = job->facts.route == ROUTE_CHAT,
 		.stream = job->facts.stream,
 		.parts = job->nbranches,
-		.cached_from_prefill = job->facts.pool.shake.cached_tokens_from == ROLE_PREFILL &&
+		.cached_from_prefill = job->facts.pool->shake.cached_tokens_from == ROLE_PREFILL &&
 				       !route_is_agent(job->facts.route)};
 	const struct connector *c = job->connector;
 	const struct demand d = {&job->facts, job->text};
@@ -45,7 +45,7 @@ rewrite_plan(struct job *job)
 	if (job->resume != NULL)
 		/* the rewriter removes usage that the client did not request */
 		how.usage = how.continuous_usage = true;
-	how.samples = c->samples != NULL && c->samples(&job->facts.pool) == SEVERAL_BRANCHES &&
+	how.samples = c->samples != NULL && c->samples(job->facts.pool) == SEVERAL_BRANCHES &&
 				      job->facts.samples > 0
 			      ? job->facts.samples
 			      : 1;

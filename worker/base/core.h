@@ -31,6 +31,7 @@ struct heritage;
 struct connpool;
 struct endpoint;
 struct req;
+struct req_pool;
 struct seg;
 struct threshold;
 struct silent;
@@ -112,6 +113,8 @@ struct worker {
 	bool planning;            /* inside the read section of a selection */
 	bool served;              /* in that section a waiter was served */
 	uint32_t owes;            /* roles whose waiters are woken after that section */
+	/* [pool id]: its settings in the latest table that a request has met (base/facts.h); NULL: none has */
+	struct req_pool **pools;
 	/* [CONF_FANOUT_MAX]: what that section has reserved for the branches of a request, schedule/plan.h */
 	struct reserved *reserved;
 	uint32_t nclients[DOOR_N];

@@ -82,7 +82,7 @@ void
 text_copy_doc(struct text *text, const struct splice *doc)
 {
 	/* of 3.6 KiB a few hundred bytes: many requests that begin at once hold theirs together */
-	text->doc = block_copy(&text->w->blocks, doc, splice_size(doc));
+	text->doc = (struct splice *)(void *)block_copy(&text->w->blocks, doc, splice_size(doc));
 }
 
 void

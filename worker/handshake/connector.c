@@ -103,7 +103,7 @@ connector_count(const struct demand *d, const struct splice_member *m, uint64_t 
 bool
 connector_too_long(const struct demand *d)
 {
-	const uint64_t most = d->facts->pool.max_context;
+	const uint64_t most = d->facts->pool->max_context;
 	const struct splice_member *m = most == 0 ? NULL : connector_limit(d);
 	const uint64_t ids = d->text->doc->prompt_items;
 	uint64_t limit = 0;

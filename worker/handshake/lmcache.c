@@ -122,9 +122,9 @@ tokenize_edit(struct transfer *t, struct splice_edit *e)
 static bool
 lookup(struct transfer *t, struct lookup *l)
 {
-	if (!by_prefill(&t->of.facts->pool) || t->tokens.n > 0 || has_tokens(t))
+	if (!by_prefill(t->of.facts->pool) || t->tokens.n > 0 || has_tokens(t))
 		return false;
-	l->role = t->of.facts->pool.shake.tokenize;
+	l->role = t->of.facts->pool->shake.tokenize;
 	l->path = "/tokenize";
 	l->edit = tokenize_edit;
 	return true;
@@ -203,7 +203,7 @@ token_edit(struct transfer *t, struct splice_edit *e)
 static void
 prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	const bool first = by_prefill(&t->of.facts->pool);
+	const bool first = by_prefill(t->of.facts->pool);
 
 	edit_limit_prefill(t, e);
 	if (first) {
@@ -245,7 +245,7 @@ after_first_token(struct transfer *t, struct splice_edit *e)
 static void
 decode_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (!by_prefill(&t->of.facts->pool))
+	if (!by_prefill(t->of.facts->pool))
 		return;
 	token_edit(t, e);
 	edit_set(e, SK_MAX_COMPLETION_TOKENS, SE_CUT, NULL);
@@ -262,7 +262,7 @@ static const char *
 path(const struct transfer *t, enum role role)
 {
 	(void)role;
-	return by_prefill(&t->of.facts->pool) ? route_path(ROUTE_COMPLETIONS) : NULL;
+	return by_prefill(t->of.facts->pool) ? route_path(ROUTE_COMPLETIONS) : NULL;
 }
 
 /* --- answers */
@@ -276,7 +276,7 @@ prefilled(struct transfer *t)
 
 	if (splice_member_raw(p->text, p->len, "kv_transfer_params", &kv) == -1)
 		return HANDOFF_BAD;
-	if (!by_prefill(&t->of.facts->pool))
+	if (!by_prefill(t->of.facts->pool))
 		return HANDOFF_OK;
 	if (splice_member_raw(p->text, p->len, "kv_transfer_params", &kv) != 1 ||
 		!json_member_number(kv.p, kv.n, "first_tok", INT32_MAX, &token))
@@ -385,7 +385,7 @@ unfit(const struct demand *d)
 {
 	const char *why = NULL;
 
-	if (!by_prefill(&d->facts->pool))
+	if (!by_prefill(d->facts->pool))
 		return connector_prompt_logprobs(d);
 	if (d->facts->route == ROUTE_CHAT)
 		why = why_chat_alone(d);
@@ -399,7 +399,7 @@ rewrites(const struct demand *d, struct answer_how *how, char id[CONNECTOR_ANSWE
 {
 	const struct splice_member *top = splice_find(d->text->doc, SK_TOP_LOGPROBS);
 
-	if (!by_prefill(&d->facts->pool))
+	if (!by_prefill(d->facts->pool))
 		return false;
 	how->first_token = true;
 	how->from_completions = how->chat;

@@ -23,7 +23,7 @@
 static bool
 old(const struct transfer *t)
 {
-	return t->of.facts->pool.shake.handoff == HANDOFF_KV_TRANSFER_PARAMS;
+	return t->of.facts->pool->shake.handoff == HANDOFF_KV_TRANSFER_PARAMS;
 }
 
 static uint16_t

@@ -47,7 +47,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 static bool
 pushes(const struct transfer *t)
 {
-	return t->of.facts->pool.shake.transfer_mode == TRANSFER_PUSH &&
+	return t->of.facts->pool->shake.transfer_mode == TRANSFER_PUSH &&
 	       t->of.facts->route != ROUTE_RESPONSES;
 }
 

@@ -15,7 +15,7 @@ whole_answer(const struct req_pool *pool)
 static void
 prefill_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (whole_answer(&t->of.facts->pool))
+	if (whole_answer(t->of.facts->pool))
 		edit_limit_prefill(t, e);
 	else
 		connector_nixl.edit[ROLE_PREFILL](t, e);
@@ -24,7 +24,7 @@ prefill_edit(struct transfer *t, struct splice_edit *e)
 static void
 decode_edit(struct transfer *t, struct splice_edit *e)
 {
-	if (!whole_answer(&t->of.facts->pool))
+	if (!whole_answer(t->of.facts->pool))
 		connector_nixl.edit[ROLE_DECODE](t, e);
 	else if (t->kv.n > 0) /* else the decode engine prefills for itself */
 		edit_set_span(e, SK_DISAGG_PREFILL_RESP, SE_SET, t->kv);
@@ -36,7 +36,7 @@ prefilled(struct transfer *t)
 	const struct engine_answer *p = &t->prefill_answer;
 	struct splice_seg unused;
 
-	if (!whole_answer(&t->of.facts->pool))
+	if (!whole_answer(t->of.facts->pool))
 		return transfer_take_kv(t);
 	if (splice_member_raw(p->text, p->len, "", &unused) == -1)
 		return HANDOFF_BAD; /* not one JSON object: it would break the body it is put into */
@@ -54,7 +54,7 @@ samples(const struct req_pool *pool)
 static const char *
 unfit(const struct demand *d)
 {
-	return whole_answer(&d->facts->pool) ? NULL : connector_prompt_logprobs(d);
+	return whole_answer(d->facts->pool) ? NULL : connector_prompt_logprobs(d);
 }
 
 static const char *

@@ -147,7 +147,7 @@ set_rooms(struct transfer *t, struct splice_edit *e, size_t n)
 static bool
 streams(const struct transfer *t)
 {
-	return t->of.facts->pool.shake.bootstrap == BOOTSTRAP_STREAM;
+	return t->of.facts->pool->shake.bootstrap == BOOTSTRAP_STREAM;
 }
 
 /* The table has it as a URL would: IPv6 in brackets. */

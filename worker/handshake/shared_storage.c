@@ -17,7 +17,7 @@
 static bool
 decode_first_mode(const struct demand *d)
 {
-	return d->facts->pool.shake.cache_hit_threshold[0] != '\0' && connector_prompts(d) == 1 &&
+	return d->facts->pool->shake.cache_hit_threshold[0] != '\0' && connector_prompts(d) == 1 &&
 	       !route_is_agent(d->facts->route);
 }
 
@@ -58,7 +58,7 @@ decode_edit(struct transfer *t, struct splice_edit *e)
 {
 	if (trying(t))
 		edit_set(e, SK_CACHE_HIT_THRESHOLD, SE_SET,
-			t->of.facts->pool.shake.cache_hit_threshold);
+			t->of.facts->pool->shake.cache_hit_threshold);
 	else
 		no_threshold(t, e);
 }

@@ -206,7 +206,7 @@ transfer_take_kv(struct transfer *t)
 		if (v.n == 4 && memcmp(v.p, "null", 4) == 0)
 			return HANDOFF_NONE;
 		t->kv = (struct span){v.p, v.n};
-		if (t->of.facts->pool.shake.remote_host == REMOTE_HOST_PREFILL)
+		if (t->of.facts->pool->shake.remote_host == REMOTE_HOST_PREFILL)
 			name_host(t);
 		return HANDOFF_OK;
 	case 0:

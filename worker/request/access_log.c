@@ -145,7 +145,7 @@ line(const struct req *req, const struct took *t, uint64_t now_us)
 		LOG_S("key", req->key != NULL ? req->key->name : NULL),
 		LOG_S("route", route_path(req->job.facts.route)),
 		LOG_S("model", req->job.facts.model[0] != '\0' ? req->job.facts.model : NULL),
-		LOG_S("pool", req->job.facts.pool.name),
+		LOG_S("pool", req->job.facts.pool->name),
 		LOG_S("prefill", url_of(req, ROLE_PREFILL)),
 		LOG_S("decode", url_of(req, ROLE_DECODE)),
 		req->job.nbranches > 1 ? LOG_U("branches", req->job.nbranches)
@@ -156,8 +156,8 @@ line(const struct req *req, const struct took *t, uint64_t now_us)
 		LOG_I("status", req->status), LOG_S("reason", end_word(req->job.end)),
 		LOG_S("detail", req->job.detail), LOG_S("kv", req->job.kv),
 		LOG_S("states", req->trace),
-		req->plan.waiter.t_queued_us != 0 ? LOG_MS("queued_ms", req->plan.waiter.queued_us)
-						  : LOG_S("queued_ms", NULL),
+		req->queued.from_us != 0 ? LOG_MS("queued_ms", req->queued.us)
+					 : LOG_S("queued_ms", NULL),
 		LOG_MS("body_ms", since(req->t_start_us, req->t_body_us)),
 		time_of("connect_ms", t->connect_us), LOG_MS("prefill_ms", t->prefill_us),
 		time_of("kv_ms", t->kv_us), LOG_MS("first_ms", t->first_us),
@@ -175,7 +175,7 @@ static void
 count_tokens(const struct req *req, const struct took *t)
 {
 	struct metrics_slab *slab = req->w->slab;
-	const uint32_t pool = req->job.facts.pool.id;
+	const uint32_t pool = req->job.facts.pool->id;
 	const uint64_t said[T_N] = {[T_PROMPT] = t->tokens.prompt,
 		[T_CACHED] = t->tokens.cached,
 		[T_COMPLETION] = t->tokens.completion};
@@ -209,10 +209,11 @@ access_log_count(const struct req *req, uint64_t now_us)
 	const struct rescued by = rescued_by(req);
 
 	observe_time(req, H_DURATION, now_us - req->t_start_us);
-	metric_request_count(slab, (struct metric_request){.pool = (uint16_t)req->job.facts.pool.id,
-					   .path = (uint8_t)req->job.facts.route,
-					   .reason = (uint8_t)req->job.end,
-					   .status = (uint16_t)req->status});
+	metric_request_count(
+		slab, (struct metric_request){.pool = (uint16_t)req->job.facts.pool->id,
+			      .path = (uint8_t)req->job.facts.route,
+			      .reason = (uint8_t)req->job.end,
+			      .status = (uint16_t)req->status});
 	if (by.word != NULL)
 		metric_add(slab, by.counter, 1);
 	worker_gauge(req->w, G_REQUESTS, -1);

@@ -40,15 +40,24 @@ id_usable(struct span id)
 	return true;
 }
 
+void
+intake_make_id(struct req *req)
+{
+	char id[37];
+
+	rnd_uuid(id);
+	facts_set(&req->job.facts.id, id, sizeof(id) - 1);
+}
+
 static void
 take_id(struct req *req, const struct http_head *h)
 {
 	const struct http_header *id = http_header(h, "x-request-id");
 
 	if (id != NULL && id_usable(id->value))
-		memcpy(req->job.facts.id, id->value.p, id->value.n);
+		facts_set(&req->job.facts.id, id->value.p, id->value.n);
 	else
-		rnd_uuid(req->job.facts.id);
+		intake_make_id(req);
 }
 
 /* Takes the id of a path that names a response.  An id of other bytes is of no engine, and would be of
@@ -67,7 +76,7 @@ take_response(struct req *req, struct span path)
 	for (size_t i = 0; i < id.n; i++)
 		if (memchr(known, id.p[i], sizeof(known) - 1) == NULL)
 			return;
-	memcpy(f->response, id.p, id.n);
+	facts_set(&f->response, id.p, id.n);
 	f->holder = response_id_engine(f->response);
 }
 
@@ -177,10 +186,9 @@ take_override(struct req *req, const struct http_head *h)
 	const struct http_header *route = http_header(h, "x-pd-route");
 
 	if (route != NULL)
-		req->plan.way.override = span_is(route->value, "direct") ? OVERRIDE_DIRECT
-					 : span_is(route->value, "disaggregated")
-						 ? OVERRIDE_DISAGGREGATED
-						 : OVERRIDE_UNKNOWN;
+		req->override = span_is(route->value, "direct")          ? OVERRIDE_DIRECT
+				: span_is(route->value, "disaggregated") ? OVERRIDE_DISAGGREGATED
+									 : OVERRIDE_UNKNOWN;
 }
 
 /* Reads X-Request-Timeout-Ms; the pool decides later whether it is used. */
@@ -199,7 +207,7 @@ take_deadline(struct req *req, const struct http_head *h)
 		else
 			wrong = true;
 	wrong = wrong || ms == 0 || ms > DEADLINE_MAX_MS;
-	req->plan.client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
+	req->client_deadline_ms = wrong ? CLIENT_DEADLINE_WRONG : ms;
 }
 
 /* Returns END_OK, or the reason to refuse the head; *detail: text for the error. */
@@ -251,6 +259,17 @@ ask_for_body(struct req *req)
 }
 
 static void
+take_model_of_path(struct req *req, struct span path)
+{
+	const size_t before = route_rest(req->job.facts.route);
+	char model[REQ_MODEL_MAX + 1] = ""; /* "" is no model's name */
+
+	(void)http_percent_decode(
+		(struct span){path.p + before, path.n - before}, model, sizeof(model));
+	facts_set(&req->job.facts.model, model, strlen(model));
+}
+
+static void
 take_head(struct req *req, const struct http_head *h, struct intake *in)
 {
 	req->head_only = h->method == HTTP_M_HEAD;
@@ -264,11 +283,7 @@ take_head(struct req *req, const struct http_head *h, struct intake *in)
 	take_override(req, h);
 	take_deadline(req, h);
 	if (req->job.facts.route == ROUTE_MODEL)
-		(void)http_percent_decode(
-			(struct span){h->path.p + route_rest(req->job.facts.route),
-				h->path.n - route_rest(req->job.facts.route)},
-			/* "" is no model's name */
-			req->job.facts.model, sizeof(req->job.facts.model));
+		take_model_of_path(req, h->path);
 	if (route_body(req->job.facts.route) == ROUTE_BODY_NONE)
 		take_response(req, h->path);
 	if (req->job.facts.route == ROUTE_METRICS)
@@ -472,9 +487,9 @@ look_at_form(struct req *req)
 	case MULTIPART_FOUND:
 		break;
 	}
-	if (model.n >= sizeof(req->job.facts.model) || memchr(model.p, '\0', model.n) != NULL)
+	if (model.n > REQ_MODEL_MAX || memchr(model.p, '\0', model.n) != NULL)
 		return "`model` is not a usable string";
-	memcpy(req->job.facts.model, model.p, model.n);
+	facts_set(&req->job.facts.model, model.p, model.n);
 	return NULL;
 }
 
@@ -485,11 +500,15 @@ take_previous(struct req *req)
 	const struct splice *doc = req->job.text->doc;
 	const struct splice_member *m = splice_find(doc, SK_PREVIOUS_RESPONSE_ID);
 	struct facts *f = &req->job.facts;
+	char id[REQ_ID_MAX + 1];
+	long n;
 
 	if (f->route != ROUTE_RESPONSES || m == NULL || m->type != ST_STRING)
 		return NULL;
-	if (splice_string(doc, m, f->response, sizeof(f->response)) < 0)
+	n = splice_string(doc, m, id, sizeof(id));
+	if (n < 0)
 		return "`previous_response_id` is not a usable string";
+	facts_set(&f->response, id, (size_t)n);
 	f->holder = response_id_engine(f->response);
 	return NULL;
 }
@@ -499,6 +518,23 @@ static bool
 has_samples(enum route route)
 {
 	return route != ROUTE_GENERATE && !route_is_agent(route);
+}
+
+static const char *
+take_model(struct req *req)
+{
+	const struct splice *doc = req->job.text->doc;
+	const struct splice_member *m = splice_find(doc, SK_MODEL);
+	char model[REQ_MODEL_MAX + 1];
+	long n;
+
+	if (m == NULL || m->type == ST_NULL)
+		return NULL;
+	n = splice_string(doc, m, model, sizeof(model));
+	if (n < 0)
+		return "`model` is not a usable string";
+	facts_set(&req->job.facts.model, model, (size_t)n);
+	return NULL;
 }
 
 static const char *
@@ -517,12 +553,8 @@ look_at_body(struct req *req)
 			: 1;
 	m = splice_find(req->job.text->doc, SK_STREAM);
 	req->job.facts.stream = m != NULL && m->type == ST_TRUE;
-	m = splice_find(req->job.text->doc, SK_MODEL);
-	if (m != NULL && m->type != ST_NULL &&
-		splice_string(req->job.text->doc, m, req->job.facts.model,
-			sizeof(req->job.facts.model)) < 0)
-		return "`model` is not a usable string";
-	return take_previous(req);
+	why = take_model(req);
+	return why != NULL ? why : take_previous(req);
 }
 
 const char *

@@ -22,6 +22,8 @@ struct intake {
 	bool whole;         /* the head, or the body, is complete */
 };
 
+/* Gives the request an id of the router's own. */
+void intake_make_id(struct req *req);
 /* Reads bytes of the head.  *scanned: how many of them an earlier call has searched for the
  * head's end. */
 struct intake intake_head(struct req *req, const char *p, size_t n, size_t *scanned);

@@ -249,7 +249,7 @@ key_admit(struct req *req, const char **ret_detail)
 	k = keys != NULL ? api_keys_find(keys, DOOR_CLIENTS, req->key->sha256) : NULL;
 	end = keys != NULL ? check(k, ret_detail) : END_OK;
 	if (end == END_OK && k != NULL) {
-		req->plan.priority_max = k->terms.priority_max;
+		req->priority_max = k->terms.priority_max;
 		if (!may_use(k, &req->job, t))
 			end = END_MODEL_NOT_ALLOWED;
 	}

@@ -18,7 +18,7 @@ put_exemplar(const struct req *req, enum metric_histogram h, uint64_t us)
 	struct exemplar x = {.us = us, .at_ms = clock_wall_us() / 1000};
 
 	memcpy(x.trace, req->job.facts.trace.id, sizeof(x.trace));
-	exemplar_put(req->w->seg, req->job.facts.pool.id, h, &x);
+	exemplar_put(req->w->seg, req->job.facts.pool->id, h, &x);
 }
 
 static void
@@ -43,7 +43,7 @@ count_name(
 void
 observe_names(const struct req *req, const uint64_t tokens[T_N])
 {
-	if (req->job.facts.pool.id != METRIC_NO_POOL)
+	if (req->job.facts.pool->id != METRIC_NO_POOL)
 		count_name(req, NAMED_MODELS, req->job.facts.model, tokens);
 	if (req->key != NULL && req->key->door == DOOR_CLIENTS)
 		count_name(req, NAMED_KEYS, req->key->name, tokens);
@@ -52,7 +52,7 @@ observe_names(const struct req *req, const uint64_t tokens[T_N])
 void
 observe_time(const struct req *req, enum metric_histogram h, uint64_t us)
 {
-	metric_observe(req->w->slab, req->job.facts.pool.id, h, us);
+	metric_observe(req->w->slab, req->job.facts.pool->id, h, us);
 	if ((req->job.facts.trace.flags & TRACE_SAMPLED) != 0)
 		put_exemplar(req, h, us);
 }

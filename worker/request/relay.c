@@ -183,7 +183,7 @@ count_events(struct req *req, uint64_t n)
 	req->events += n;
 	now = clock_us();
 	if (req->t_event_us != 0)
-		metric_observe(req->w->slab, req->job.facts.pool.id, H_GAP, now - req->t_event_us);
+		metric_observe(req->w->slab, req->job.facts.pool->id, H_GAP, now - req->t_event_us);
 	req->t_event_us = now;
 	metric_add(req->w->slab, M_EVENTS, n);
 }

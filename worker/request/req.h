@@ -58,6 +58,11 @@ struct client_key {
 	struct spent_tail *tail; /* of the answer (spent.h); NULL: its tokens do not count */
 };
 
+/* When it was enqueued, and for how long it has waited in the queue; 0: it has not.  In PLAN its waiter knows. */
+struct req_queued {
+	uint64_t from_us, us;
+};
+
 struct req {
 	struct job job; /* the part that the attempts see */
 	struct worker *w;
@@ -78,7 +83,13 @@ struct req {
 	/* bytes of a large body that its head declares and that have not come (limit.h) */
 	uint64_t declared;
 
-	struct plan plan; /* the request to the scheduler, and its waiter */
+	enum route_override override;
+	int32_t priority_max; /* the most urgent that its key allows */
+	uint64_t
+		client_deadline_ms; /* of X-Request-Timeout-Ms; 0: none, or CLIENT_DEADLINE_WRONG */
+
+	struct plan *plan; /* PLAN: the request to the scheduler, and its waiter; else NULL */
+	struct req_queued queued;
 
 	struct client_key *key; /* NULL: clients needed none */
 	struct cors cors;

@@ -20,7 +20,7 @@ state_of(const struct req *req)
 	if (req->state == REQ_BODY)
 		return NOTE_BODY;
 	if (req->state == REQ_PLAN)
-		return req->plan.waiter.t_queued_us != 0 ? NOTE_QUEUE : NOTE_PLAN;
+		return req->plan->waiter.t_queued_us != 0 ? NOTE_QUEUE : NOTE_PLAN;
 	if (job_started(&req->job))
 		return NOTE_ANSWER;
 	if (a == NULL || (a->lookup != LOOKUP_NOT_NEEDED && a->lookup != LOOKUP_KNOWN))
@@ -61,7 +61,7 @@ now_of(const struct req *req)
 		.at_us = req->noted.at_us,
 		.engines = engines_of(req),
 		.tries = req->job.tries,
-		.pool = req->job.facts.pool.id};
+		.pool = req->job.facts.pool->id};
 }
 
 static void
@@ -123,7 +123,7 @@ req_note_end(struct req *req, const struct tokens *tokens, uint64_t now_us)
 	struct note_now now = now_of(req);
 	struct note_end end = {.status = (uint32_t)req->status,
 		.reason = end_word(req->job.end),
-		.queued_ms = ms(req->plan.waiter.queued_us),
+		.queued_ms = ms(req->queued.us),
 		.first_ms = req->t_first_us != 0 ? ms(req->t_first_us - req->t_body_us) : 0,
 		.prompt = count(tokens->prompt),
 		.completion = count(tokens->completion)};

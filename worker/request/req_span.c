@@ -88,10 +88,9 @@ req_span_end(
 	const struct req *req, const struct tokens *tokens, const char *rescued, uint64_t now_us)
 {
 	const struct facts *facts = &req->job.facts;
-	const struct waiter *wait = &req->plan.waiter;
 	struct span_record r;
 
-	put_child(req, SPAN_QUEUE, wait->t_queued_us, wait->t_queued_us + wait->queued_us);
+	put_child(req, SPAN_QUEUE, req->queued.from_us, req->queued.from_us + req->queued.us);
 	put_kv(req);
 	span_init(&r, SPAN_REQUEST, facts->trace.id);
 	r.head.flags = facts->trace.flags;
@@ -107,7 +106,7 @@ req_span_end(
 	put_outcome(&r, req, rescued);
 	put_tokens(&r, tokens);
 	span_text(&r, SA_REQUEST_ID, facts->id);
-	span_text(&r, SA_POOL, facts->pool.name);
+	span_text(&r, SA_POOL, facts->pool->name);
 	span_text(&r, SA_KEY, req->key != NULL ? req->key->name : NULL);
 	span_text(&r, SA_DIRECT, req->job.direct);
 	span_text(&r, SA_STATE, facts->trace_state != NULL ? facts->trace_state->text : NULL);

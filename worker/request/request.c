@@ -55,7 +55,7 @@ static req_handler head_read, body_read, body_scanned, page_written, head_late, 
 	request_late, drop, shut, refuse, refuse_shutdown, ignore, never;
 
 static void cut(struct job *job, enum req_end end, const char *message);
-static void woken(struct waiter *q);
+static bool woken(struct waiter *q);
 static void req_end(struct req *req, enum req_end end);
 static void req_refuse_with(struct req *req, enum req_end end);
 static void req_trace(struct req *req, char letter);
@@ -172,6 +172,26 @@ req_trace(struct req *req, char letter)
 		req->trace[n] = letter;
 }
 
+static bool
+is_queued(const struct req *req)
+{
+	return req->plan != NULL && req->plan->waiter.waits;
+}
+
+/* The request has its engines, or ends. */
+static void
+plan_over(struct req *req)
+{
+	struct plan *p = req->plan;
+
+	if (p == NULL)
+		return;
+	wait_leave(&p->waiter);
+	req->queued = (struct req_queued){p->waiter.t_queued_us, p->waiter.queued_us};
+	req->plan = NULL;
+	free(p);
+}
+
 /* Endpoints are chosen: the attempts begin. */
 static void
 planned(struct req *req)
@@ -179,11 +199,12 @@ planned(struct req *req)
 	enum req_end why;
 
 	req->job.end = END_OK; /* may be set by an earlier try to plan */
-	why = serve_begin(&req->job, req->w->reserved, req->plan.way.nbranches);
+	why = serve_begin(&req->job, req->w->reserved, req->plan->way.nbranches);
 	if (why != END_OK) {
 		req_refuse_with(req, why);
 		return;
 	}
+	plan_over(req);
 	req_enter(req, REQ_SERVE);
 	serve_start(&req->job);
 	req_note_moved(req);
@@ -213,7 +234,7 @@ req_end(struct req *req, enum req_end end)
 	clock_renew(); /* what the first byte and the end have come with took some time, too */
 	now_us = clock_us();
 	req->job.end = end;
-	wait_leave(&req->plan.waiter);
+	plan_over(req);
 	scan_end(req);
 	local_end(req);
 	req_enter(req, REQ_DONE);
@@ -259,10 +280,10 @@ error_message(const struct req *req, char *buf, size_t size)
 		(void)snprintf(buf, size, "%s: this path takes %s", m, req->job.detail);
 	else if (req->job.end == END_TOO_MANY_BRANCHES)
 		(void)snprintf(buf, size, "%s (%u)", m, req->w->conf->live.max_fanout);
-	else if (req->job.facts.pool.name != NULL)
+	else if (req->job.facts.pool->name != NULL)
 		(void)snprintf(buf, size, "%s%s%s (pool %s)", m,
 			req->job.detail != NULL ? ": " : "",
-			req->job.detail != NULL ? req->job.detail : "", req->job.facts.pool.name);
+			req->job.detail != NULL ? req->job.detail : "", req->job.facts.pool->name);
 	else if (req->job.detail != NULL)
 		(void)snprintf(buf, size, "%s: %s", m, req->job.detail);
 	else
@@ -282,7 +303,7 @@ refuse(struct req *req)
 			req->keep_alive = false;
 	}
 	if (req->job.facts.id[0] == '\0')
-		rnd_uuid(req->job.facts.id);
+		intake_make_id(req);
 	error_message(req, message, sizeof(message));
 	relay_error(req, end_info[req->job.end].status, end_info[req->job.end].type,
 		end_word(req->job.end), message);
@@ -516,7 +537,7 @@ req_new(struct worker *w, struct client *c)
 	req->client = c;
 	req->from = c->from.address;
 	serve_init(&req->job, w, &answer_ops);
-	plan_init(&req->plan, w, woken);
+	req->priority_max = INT32_MIN;
 	req->t_start_us = clock_us();
 	TAILQ_INSERT_TAIL(&w->reqs, req, link);
 	w->nreqs++;
@@ -632,7 +653,7 @@ body_late(struct req *req)
 static void
 plan(struct req *req)
 {
-	struct plan *p = &req->plan;
+	struct plan *p = req->plan;
 	struct job *job = &req->job;
 	const enum plan_result result = plan_make(p);
 
@@ -655,13 +676,27 @@ plan(struct req *req)
 }
 
 /* A slot that the request lacked may be free. */
-static void
+static bool
 woken(struct waiter *q)
 {
-	struct req *req = (struct req *)(void *)((char *)plan_of(q) - offsetof(struct req, plan));
+	struct req *req = plan_of(q)->user;
 
 	look_soon(req);
 	plan(req);
+	return is_queued(req);
+}
+
+static void
+plan_begin(struct req *req)
+{
+	struct plan *p = MEM_NEW(struct plan);
+
+	plan_init(p, req->w, woken, req);
+	p->of = (struct demand){&req->job.facts, req->job.text};
+	p->client_deadline_ms = req->client_deadline_ms;
+	p->priority_max = req->priority_max;
+	p->way.override = req->override;
+	req->plan = p;
 }
 
 /* The members of the body are known. */
@@ -680,8 +715,8 @@ body_scanned(struct req *req)
 		req_refuse(req, end, why);
 		return;
 	}
+	plan_begin(req);
 	req_enter(req, REQ_PLAN);
-	req->plan.of = (struct demand){&req->job.facts, req->job.text};
 	plan(req);
 }
 
@@ -718,11 +753,11 @@ learn_threshold(struct req *req, uint64_t ttft_us)
 {
 	/* of a stream with its first event: a whole answer has all its tokens' time in it, an error none, and
 	 * where engines failed there is theirs in it, too */
-	if (req->job.facts.pool.shake.routing_threshold == THRESHOLD_AUTO &&
+	if (req->job.facts.pool->shake.routing_threshold == THRESHOLD_AUTO &&
 		req->job.nbranches == 1 && req->job.tries == 0 && req->job.rescue == RESCUE_NONE &&
 		route_by(req->job.facts.route) == ROUTE_BY_TWO && req->job.facts.stream &&
 		(req->relay == RELAY_STREAM || req->job.answer != NULL))
-		threshold_learn(&req->w->thresholds[req->job.facts.pool.id],
+		threshold_learn(&req->w->thresholds[req->job.facts.pool->id],
 			req->job.facts.estimate, req->job.direct != NULL, ttft_us);
 }
 
@@ -737,7 +772,7 @@ req_first_byte(struct req *req)
 	req_note_moved(req);
 	us = req->t_first_us - req->t_body_us;
 	observe_time(req, H_TTFT, us);
-	learn_threshold(req, us - req->plan.waiter.queued_us); /* without the time in the queue */
+	learn_threshold(req, us - req->queued.us); /* without the time in the queue */
 }
 
 /* --- clocks -------------------------------------------------------------------------------------- */
@@ -746,7 +781,7 @@ static bool
 is_late(const struct req *req, uint64_t now_ms)
 {
 	const uint64_t ms =
-		req->state == REQ_PLAN ? req->plan.waiter.deadline_ms : req->deadline_ms;
+		req->state == REQ_PLAN ? req->plan->waiter.deadline_ms : req->deadline_ms;
 
 	return ms != 0 && now_ms >= ms;
 }
@@ -756,12 +791,12 @@ is_late(const struct req *req, uint64_t now_ms)
 static uint64_t
 over_at_ms(const struct req *req)
 {
-	const uint64_t client_ms = req->plan.client_deadline_ms;
-	uint64_t ms = req->job.facts.pool.timeouts.request_ms;
+	const uint64_t client_ms = req->client_deadline_ms;
+	uint64_t ms = req->job.facts.pool->timeouts.request_ms;
 
 	if (req->t_body_us == 0)
 		return 0;
-	if (req->job.facts.pool.rescue.allow_timeout_header != 0 && client_ms != 0 &&
+	if (req->job.facts.pool->rescue.allow_timeout_header != 0 && client_ms != 0 &&
 		(ms == 0 || client_ms < ms))
 		ms = client_ms;
 	return ms == 0 ? 0 : req->t_body_us / 1000 + ms;
@@ -785,12 +820,12 @@ check_limits(struct req *req, uint64_t now_ms)
 			/* the missing bytes may have arrived at this moment */
 			&req->client->sock);
 	if (is_late(req, now_ms)) {
-		if (wait_late(&req->plan.waiter))
+		if (req->plan != NULL && wait_late(&req->plan->waiter))
 			return;
 		req_event(req, RQ_TIMEOUT);
 		return;
 	}
-	if (req->plan.waiter.waits || req->state == REQ_PAGE)
+	if (is_queued(req) || req->state == REQ_PAGE)
 		return; /* the request rests until it is woken */
 	if (req->state == REQ_PLAN) {
 		plan(req);
@@ -807,8 +842,8 @@ next_look(const struct req *req, uint64_t now_ms)
 
 	if (req->state == REQ_SERVE)
 		return serve_next_look(&req->job, most, now_ms);
-	if (req->state == REQ_PLAN && req->plan.waiter.waits) /* it rests until it is woken */
-		return visit_sooner(most, req->plan.waiter.deadline_ms, now_ms);
+	if (is_queued(req)) /* it rests until it is woken */
+		return visit_sooner(most, req->plan->waiter.deadline_ms, now_ms);
 	return 0;
 }
 

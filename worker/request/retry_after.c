@@ -37,7 +37,7 @@ typedef uint64_t wait_fn(const struct req *req);
 static uint64_t
 queued_ms(const struct req *req, uint64_t more, uint64_t unknown_ms)
 {
-	const uint32_t pool = req->job.facts.pool.id;
+	const uint32_t pool = req->job.facts.pool->id;
 	const struct budget_pace pace = budget_pace(req->w->seg, pool, clock_ms());
 	uint64_t since_ms;
 
@@ -51,7 +51,8 @@ static uint64_t
 queue_ms(const struct req *req)
 {
 	/* slots that do not exist will not become free */
-	return req->plan.waiter.hopeless ? UNKNOWN_MS : queued_ms(req, 1, UNKNOWN_MS);
+	return req->plan != NULL && req->plan->waiter.hopeless ? UNKNOWN_MS
+							       : queued_ms(req, 1, UNKNOWN_MS);
 }
 
 /* Until probes show that an engine is up. */

@@ -158,7 +158,7 @@ note_busy(const struct exchange *x)
 	if (of_this_life(x))
 		ms = busy_said(seg, ep->slot, mark, clock_ms(), ms);
 	log_debug("endpoint busy", LOG_S("url", ep->url), LOG_S("role", role_name(x->engine->role)),
-		LOG_S("pool", x->facts->pool.name), LOG_U("for_ms", ms),
+		LOG_S("pool", x->facts->pool->name), LOG_U("for_ms", ms),
 		LOG_S("req", x->facts->id));
 	return true;
 }
@@ -186,7 +186,7 @@ back(const struct exchange *x)
 	if (!eject_trial_good(x->w->seg, ep->slot, trial, clock_ms()))
 		return;
 	log_info("endpoint back, its trial request succeeded", LOG_S("url", ep->url),
-		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name),
+		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool->name),
 		LOG_S("last", tally_last_name(x->w->seg, ep->slot)));
 	wake(x);
 }
@@ -200,7 +200,7 @@ accepted(const struct exchange *x)
 	if (of_this_life(x) && refusal_accepted(x->w->seg, ep->slot, clock_ms()))
 		log_info("engine accepts requests again", LOG_S("url", ep->url),
 			LOG_S("role", role_name(x->engine->role)),
-			LOG_S("pool", x->facts->pool.name));
+			LOG_S("pool", x->facts->pool->name));
 }
 
 void
@@ -237,7 +237,7 @@ outcome_good(const struct exchange *x)
 	if (x->engine->trial != 0)
 		back(x);
 	else if (of_this_life(x))
-		eject_good_answer(seg, ep->slot, clock_ms(), &x->facts->pool.ejection);
+		eject_good_answer(seg, ep->slot, clock_ms(), &x->facts->pool->ejection);
 }
 
 void
@@ -298,7 +298,7 @@ bring_one_back(const struct exchange *x)
 {
 	struct worker *w = x->w;
 	const struct table *t = rcu_enter(w->seg, w->slot);
-	const struct listed at = find(t, x->facts->pool.id, x->engine->ep);
+	const struct listed at = find(t, x->facts->pool->id, x->engine->ep);
 	const char *last = NULL;
 	char url[URL_MAX_LOGGED] = "";
 	int i = -1;
@@ -314,7 +314,7 @@ bring_one_back(const struct exchange *x)
 	if (i < 0)
 		return false;
 	log_info("endpoint back, too few of its role would be left", LOG_S("url", url),
-		LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool.name),
+		LOG_S("role", role_name(at.role)), LOG_S("pool", x->facts->pool->name),
 		LOG_S("last", last));
 	wake(x);
 	return true;
@@ -324,7 +324,7 @@ static void
 log_ejected(const struct exchange *x, enum role role, uint64_t ms)
 {
 	const struct log_field fields[] = {LOG_S("url", x->engine->ep->url),
-		LOG_S("role", role_name(role)), LOG_S("pool", x->facts->pool.name),
+		LOG_S("role", role_name(role)), LOG_S("pool", x->facts->pool->name),
 		LOG_S("last", tally_cause_name(x->cause)),
 		LOG_S("why", tally_cause_meaning(x->cause)), LOG_U("for_ms", ms),
 		LOG_S("req", x->facts->id), LOG_U("status", x->status)};
@@ -349,7 +349,7 @@ outcome_bad(const struct exchange *x)
 		return;
 	}
 	tally(x, x->cause);
-	at = find(rcu_enter(w->seg, w->slot), x->facts->pool.id, x->engine->ep);
+	at = find(rcu_enter(w->seg, w->slot), x->facts->pool->id, x->engine->ep);
 	if (at.pool != NULL && of_this_life(x))
 		ms = charge(x, &at);
 	rcu_leave(w->seg, w->slot);
@@ -389,7 +389,7 @@ static enum belief
 belief(const struct exchange *x)
 {
 	const struct table *t = rcu_enter(x->w->seg, x->w->slot);
-	const struct listed at = find(t, x->facts->pool.id, x->engine->ep);
+	const struct listed at = find(t, x->facts->pool->id, x->engine->ep);
 	const enum belief b = belief_of(x, &at);
 
 	rcu_leave(x->w->seg, x->w->slot);
@@ -467,7 +467,7 @@ outcome_contradicted(const struct exchange *x)
 		news = refusal_contradicted(x->w->seg, ep->slot, x->status);
 	if (news != NULL)
 		log_warn(news, LOG_S("url", ep->url), LOG_S("role", role_name(x->engine->role)),
-			LOG_S("pool", x->facts->pool.name), LOG_U("status", (uint64_t)x->status),
+			LOG_S("pool", x->facts->pool->name), LOG_U("status", (uint64_t)x->status),
 			LOG_S("req", x->facts->id));
 	outcome_bad(x);
 }
@@ -500,10 +500,10 @@ outcome_take_back(const struct exchange *x, uint64_t charged_ms)
 	const struct endpoint *ep = x->engine->ep;
 
 	if (!of_this_life(x) || tally_alive_ms(x->w->seg, ep->slot) > charged_ms ||
-		!eject_take_back(x->w->seg, ep->slot, clock_ms(), &x->facts->pool.ejection))
+		!eject_take_back(x->w->seg, ep->slot, clock_ms(), &x->facts->pool->ejection))
 		return;
 	log_info("endpoint back, the request had caused its last failure", LOG_S("url", ep->url),
-		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool.name),
+		LOG_S("role", role_name(x->engine->role)), LOG_S("pool", x->facts->pool->name),
 		LOG_S("req", x->facts->id));
 	wake(x);
 }
@@ -541,6 +541,6 @@ outcome_kv_blame(
 		LOG_S("decode", decode->engine->ep->url),
 		LOG_S("seen", tally_cause_name(by->cause)),
 		LOG_S("said_by", role_name(by == prefill ? ROLE_PREFILL : ROLE_DECODE)),
-		LOG_S("pool", decode->facts->pool.name), LOG_S("req", decode->facts->id));
+		LOG_S("pool", decode->facts->pool->name), LOG_S("req", decode->facts->id));
 	return blame;
 }

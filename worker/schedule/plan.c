@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "shm/base/clock.h"
+#include "shm/base/mem.h"
 #include "shm/budget.h"
 #include "shm/core/rcu.h"
 #include "shm/core/seg.h"
@@ -17,8 +18,9 @@
 #include "worker/schedule/shortage.h"
 
 void
-plan_init(struct plan *p, struct worker *w, void (*woken)(struct waiter *))
+plan_init(struct plan *p, struct worker *w, bool (*woken)(struct waiter *), void *user)
 {
+	p->user = user;
 	p->w = p->waiter.w = w;
 	p->waiter.woken = woken;
 	p->priority_max = INT32_MIN;
@@ -149,11 +151,13 @@ choose_engines(struct plan *p, const struct table *t, const struct table_pool *t
 
 /* --- the read section ---------------------------------------------------------------------------- */
 
-static enum req_end
-take_pool(struct plan *p, const struct table_pool *tp)
+static struct req_pool *
+copy_of(const struct worker *w, const struct table *t, const struct table_pool *tp)
 {
-	p->of.facts->pool = (struct req_pool){.id = tp->id,
-		.name = seg_pool_name(p->w->seg, tp->id),
+	const struct req_pool pool = {.refs = 1,
+		.id = tp->id,
+		.version = t->version,
+		.name = seg_pool_name(w->seg, tp->id),
 		.connector = tp->connector,
 		.max_context = tp->max_context,
 		.shake = tp->shake,
@@ -161,6 +165,29 @@ take_pool(struct plan *p, const struct table_pool *tp)
 		.rescue = tp->rescue,
 		.ejection = tp->ejection,
 		.queue = tp->queue};
+
+	return mem_dup(&pool, sizeof(pool));
+}
+
+/* All requests that are planned by one table share one copy. */
+static struct req_pool *
+settings_of(const struct worker *w, const struct table *t, const struct table_pool *tp)
+{
+	struct req_pool **latest = &w->pools[tp->id];
+
+	if (*latest == NULL || (*latest)->version != t->version) {
+		req_pool_unref(latest);
+		mem_exempt(true); /* once per table: the exception of I6 */
+		*latest = copy_of(w, t, tp);
+		mem_exempt(false);
+	}
+	return *latest;
+}
+
+static enum req_end
+take_pool(struct plan *p, const struct table *t, const struct table_pool *tp)
+{
+	facts_take_pool(p->of.facts, settings_of(p->w, t, tp));
 	if (tp->rescue.allow_timeout_header == 0 || p->client_deadline_ms != CLIENT_DEADLINE_WRONG)
 		return END_OK;
 	p->detail = "X-Request-Timeout-Ms is no number of milliseconds from 1 to 86400000";
@@ -235,7 +262,7 @@ plan(struct plan *p, const struct table *t, struct shortage *ret)
 									 : END_MODEL_NOT_FOUND;
 	if (p->of.facts->response[0] != '\0' && !way_holds(p->of.facts, tp))
 		return END_RESPONSE_NOT_FOUND;
-	why = take_pool(p, tp);
+	why = take_pool(p, t, tp);
 	if (why != END_OK)
 		return why;
 	way_estimate(p->w, &p->of);
@@ -268,7 +295,8 @@ may_change(const struct plan *p, const struct table *t, enum req_end why)
 	for (uint32_t i = 0; i < t->nendpoints; i++) {
 		const struct table_endpoint *ep = &t->endpoints[i];
 
-		if ((why == END_MODEL_NOT_FOUND || t->pools[ep->pool].id == p->of.facts->pool.id) &&
+		if ((why == END_MODEL_NOT_FOUND ||
+			    t->pools[ep->pool].id == p->of.facts->pool->id) &&
 			ep_state_get(p->w->seg, ep->slot) == EP_STARTING)
 			return true;
 	}
@@ -307,7 +335,7 @@ plan_once(struct plan *p, struct shortage *ret, uint64_t *ret_most_ms)
 static bool
 go_alone(struct plan *p)
 {
-	if (p->way.alone || p->of.facts->pool.rescue.fallback != FALLBACK_DIRECT ||
+	if (p->way.alone || p->of.facts->pool->rescue.fallback != FALLBACK_DIRECT ||
 		!connector_two_engines(p->way.connector))
 		return false;
 	wait_leave(&p->waiter); /* it was enqueued for other slots */
@@ -334,7 +362,7 @@ once_more(struct plan *p, const struct shortage *shortage, uint64_t most_ms)
 		return true;
 	}
 	return (p->end == END_FALLBACK_BUDGET || p->end == END_NO_CAPACITY) &&
-	       wait_again(&p->waiter, &p->of.facts->pool, shortage, &p->end);
+	       wait_again(&p->waiter, p->of.facts->pool, shortage, &p->end);
 }
 
 static void
@@ -342,7 +370,7 @@ count(const struct plan *p)
 {
 	struct worker *w = p->w;
 
-	budget_request(w->seg, w->slot, p->of.facts->pool.id, clock_ms());
+	budget_request(w->seg, w->slot, p->of.facts->pool->id, clock_ms());
 	if (p->way.connector == &connector_direct)
 		metric_add(w->slab, M_DIRECT, 1);
 	if (way_is_short(&p->way))
@@ -374,7 +402,7 @@ plan_make(struct plan *p)
 	do
 		p->end = plan_once(p, &shortage, &most_ms);
 	while (once_more(p, &shortage, most_ms));
-	wait_settle_for(q, p->of.facts->pool.id);
+	wait_settle_for(q, p->of.facts->pool->id);
 	if (p->end == END_OK) {
 		count(p);
 		return PLAN_DONE;
@@ -441,7 +469,7 @@ plan_again(const struct plan_other *o, struct reserved *ret, bool *ret_last_reso
 	bool found = false;
 
 	*ret = (struct reserved){0};
-	if (tp != NULL && tp->id == facts->pool.id) {
+	if (tp != NULL && tp->id == facts->pool->id) {
 		choose_prepare(s, w, &o->of, t, tp, model);
 		cached_look(w, &o->of, o->connector, one, s);
 		s[ROLE_PREFILL].again = s[ROLE_DECODE].again = true;
@@ -456,6 +484,6 @@ plan_again(const struct plan_other *o, struct reserved *ret, bool *ret_last_reso
 			fallback_goes(w, &s[ROLE_DECODE]);
 	}
 	leave(w);
-	wait_settle(w, facts->pool.id);
+	wait_settle(w, facts->pool->id);
 	return found;
 }

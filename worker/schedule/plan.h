@@ -20,6 +20,7 @@ struct reserved;
 
 struct plan {
 	struct worker *w;
+	void *user; /* of woken() */
 
 	/* asked for */
 	struct demand of; /* read while the request is planned; plan_make() fills facts->pool */
@@ -46,7 +47,7 @@ enum plan_result {
 };
 
 /* `woken`: see struct waiter. */
-void plan_init(struct plan *p, struct worker *w, void (*woken)(struct waiter *));
+void plan_init(struct plan *p, struct worker *w, bool (*woken)(struct waiter *), void *user);
 struct plan *plan_of(struct waiter *q);
 /* Plans a request that has no engines. */
 enum plan_result plan_make(struct plan *p);

@@ -213,21 +213,22 @@ wait_leave(struct waiter *q)
 
 /* --- being woken --------------------------------------------------------------------------------- */
 
-/* The woken waiter tries.  If it finds nothing, the wake-up is passed on to a waiter of another key. */
-static void
+/* The woken waiter tries.  If it finds nothing, the wake-up is passed on to a waiter of another key.  Returns false if the
+ * waiter waits no longer. */
+static bool
 try(struct waiter *q)
 {
 	struct worker *w = q->w;
 
 	q->woken_for = queue_rearm(w->seg, &q->entry);
-	q->woken(q);
-	if (!q->waits)
-		return;
+	if (!q->woken(q))
+		return false;
 	metric_add(w->slab, M_QUEUE_SPURIOUS, 1);
 	if (q->woken_for == 0)
-		return; /* it has left, passed the wake-up on, and was enqueued anew */
+		return true; /* it has left, passed the wake-up on, and was enqueued anew */
 	wake(w, q->entry.pool, &(struct queue_target){.roles = q->woken_for, .behind = &q->entry});
 	q->woken_for = 0;
+	return true;
 }
 
 bool
@@ -235,8 +236,7 @@ wait_late(struct waiter *q)
 {
 	if (!q->waits || queue_woken(q->w->seg, &q->entry) == 0)
 		return false;
-	try(q);
-	return !q->waits;
+	return !try(q);
 }
 
 void
@@ -271,7 +271,7 @@ wait_collect(struct worker *w)
 	for (q = TAILQ_FIRST(&w->waiters); q != NULL; q = next) {
 		next = TAILQ_NEXT(q, link);
 		if (!has_no_entry(q) && queue_woken(w->seg, &q->entry) != 0)
-			try(q);
+			(void)try(q);
 	}
 }
 
@@ -287,7 +287,7 @@ try_without_entry(struct worker *w)
 	for (q = TAILQ_FIRST(&w->waiters); q != NULL; q = next) {
 		next = TAILQ_NEXT(q, link);
 		if (has_no_entry(q))
-			try(q);
+			(void)try(q);
 	}
 }
 

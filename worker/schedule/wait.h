@@ -22,9 +22,9 @@ struct worker;
 
 struct waiter {
 	struct worker *w;
-	/* Upward: the waiter was woken, so its request must be planned again.  Afterwards the waiter has left the
-	 * queue, or waits on; its request may have ended. */
-	void (*woken)(struct waiter *);
+	/* Upward: the waiter was woken, so its request must be planned again.  Returns true if the waiter waits on.
+	 * Else it has left the queue, and may be freed by now. */
+	bool (*woken)(struct waiter *);
 
 	bool waits;         /* it has `entry`, and is in the worker's list */
 	uint32_t woken_for; /* for slots of these roles, while it tries */

@@ -49,7 +49,7 @@ void
 way_estimate(struct worker *w, const struct demand *d)
 {
 	struct facts *facts = d->facts;
-	uint32_t *mean = &w->mean_tokens[facts->pool.id];
+	uint32_t *mean = &w->mean_tokens[facts->pool->id];
 
 	if (facts->tokens != 0) /* planned before: it has waited */
 		return;
@@ -75,10 +75,10 @@ way_is_short(const struct way *way)
 static bool
 below_threshold(struct worker *w, const struct facts *facts)
 {
-	struct threshold *learned = &w->thresholds[facts->pool.id];
+	struct threshold *learned = &w->thresholds[facts->pool->id];
 
-	if (facts->pool.shake.routing_threshold != THRESHOLD_AUTO)
-		return facts->estimate < facts->pool.shake.routing_threshold;
+	if (facts->pool->shake.routing_threshold != THRESHOLD_AUTO)
+		return facts->estimate < facts->pool->shake.routing_threshold;
 	if (facts->stream)
 		return threshold_direct(learned, facts->estimate, &w->rnd);
 	/* its first token is not seen, so a trial of the other way would teach nothing */
@@ -90,13 +90,13 @@ samples_of(const struct connector *c, const struct facts *facts)
 {
 	if (facts->samples <= 1 || c->samples == NULL)
 		return SEVERAL_WHOLE;
-	return c->samples(&facts->pool);
+	return c->samples(facts->pool);
 }
 
 static enum several
 prompts_of(const struct connector *c, const struct facts *facts)
 {
-	return c->prompts == NULL ? SEVERAL_WHOLE : c->prompts(&facts->pool);
+	return c->prompts == NULL ? SEVERAL_WHOLE : c->prompts(facts->pool);
 }
 
 /* Returns why the decode engine serves the request alone, or NULL. */
@@ -105,7 +105,7 @@ why_direct(const struct way *way, struct worker *w, const struct demand *d)
 {
 	const struct facts *facts = d->facts;
 	const struct connector *c = way->connector;
-	const bool may_override = facts->pool.shake.allow_route_header != 0;
+	const bool may_override = facts->pool->shake.allow_route_header != 0;
 	const char *why;
 
 	if (way->alone)
@@ -151,7 +151,7 @@ check(const struct way *way, const struct demand *d, const char **ret_detail)
 	*ret_detail = c->refuses != NULL ? c->refuses(d) : NULL;
 	if (*ret_detail != NULL)
 		return END_UNSUPPORTED;
-	if (d->facts->pool.shake.allow_route_header != 0 && way->override == OVERRIDE_UNKNOWN) {
+	if (d->facts->pool->shake.allow_route_header != 0 && way->override == OVERRIDE_UNKNOWN) {
 		*ret_detail = "X-PD-Route is neither direct nor disaggregated";
 		return END_UNSUPPORTED;
 	}
@@ -220,7 +220,7 @@ way_choose(struct way *way, struct worker *w, const struct demand *d, bool waits
 
 	way->nbranches = 1;
 	way->direct = NULL;
-	way->connector = connector_find(d->facts->pool.connector);
+	way->connector = connector_find(d->facts->pool->connector);
 	*ret_detail = edit_refuses(d);
 	if (*ret_detail != NULL)
 		return END_UNSUPPORTED;
@@ -256,7 +256,7 @@ way_queue_key(const struct way *way, const struct facts *facts)
 	uint64_t h = 14695981039346656037ull;
 	const bool one = way->connector->engines == ENGINES_SINGLE;
 	const enum role role =
-		route_single_role(facts->route, facts->pool.shake.single_engine_role);
+		route_single_role(facts->route, facts->pool->shake.single_engine_role);
 	const uint8_t kind = one                   ? (role == ROLE_PREFILL ? 1 : 4)
 			     : way->alone          ? 5 /* within the budget of fallbacks */
 			     : way->direct != NULL ? 2
@@ -271,6 +271,6 @@ enum role
 way_role_alone(const struct connector *c, const struct facts *facts)
 {
 	return c->engines == ENGINES_SINGLE
-		       ? route_single_role(facts->route, facts->pool.shake.single_engine_role)
+		       ? route_single_role(facts->route, facts->pool->shake.single_engine_role)
 		       : ROLE_DECODE;
 }

@@ -9,6 +9,7 @@
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/deliver.h"
 #include "worker/attempt/resume.h"
+#include "worker/base/buffered.h"
 #include "worker/base/core.h"
 #include "worker/base/text.h"
 #include "worker/handshake/connector.h"
@@ -58,6 +59,7 @@ Test(deliver, the_last_events_fill_the_socket_again_and_the_answer_ends_neverthe
 	static struct metrics_slab slab;
 	static struct worker w = {.conf = &conf, .slab = &slab};
 	static struct branch b;
+	static struct req_pool pool;
 	struct attempt *a = mem_zero(sizeof(*a) + LEG_LOOKUP * sizeof(a->leg[0]));
 	static struct job job = {.w = &w,
 		.ops = &ops,
@@ -68,10 +70,12 @@ Test(deliver, the_last_events_fill_the_socket_again_and_the_answer_ends_neverthe
 	w.seg = seg;
 	/* a stream that is followed: its events are not passed as they come */
 	job.text = text_new(&w);
-	job.text->body = mem_strdup(ask);
-	job.text->body_len = sizeof(ask) - 1;
+	job.text->body = block_copy(&w.blocks, ask, sizeof(ask) - 1);
+	job.text->body_len = job.text->body_cap = sizeof(ask) - 1;
+	buffered_add(&w, (int64_t)job.text->body_cap);
 	cr_assert_null(text_scan(job.text));
-	job.facts = (struct facts){.route = ROUTE_CHAT, .stream = true, .pool.rescue.resume = 1};
+	pool = (struct req_pool){.refs = 1, .rescue.resume = 1};
+	job.facts = (struct facts){.route = ROUTE_CHAT, .stream = true, .pool = &pool};
 	resume_plan(&job);
 	cr_assert_not_null(job.resume, "%s", job.not_resumed);
 	b.job = &job;

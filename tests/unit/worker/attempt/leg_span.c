@@ -23,6 +23,7 @@ setup(void)
 {
 	one_engine();
 	facts = (struct facts){.trace = {.id = TRACE, .span = 7, .flags = 1}};
+	facts_init(&facts);
 	spans = leg_spans_new(&w, &facts);
 	at = spans_begin(w.seg, w.slot);
 }
@@ -31,6 +32,7 @@ static void
 teardown(void)
 {
 	leg_spans_free(&spans);
+	facts_fini(&facts);
 	seg_free(&w.seg);
 }
 

@@ -15,6 +15,7 @@
 static struct metrics_slab slab;
 static struct worker worker = {.slab = &slab}; /* counts what is kept */
 static struct facts facts;
+static struct req_pool request_pool;
 static struct transfer t;
 static struct splice doc;
 static struct text client_text;
@@ -35,14 +36,17 @@ new_request(enum connector_kind kind, const char *body)
 
 	transfer_drop_texts(&t);
 	free(t.id);
-	memset(&facts, 0, sizeof(facts));
+	request_pool = (struct req_pool){.refs = 1};
+	facts = (struct facts){.id = fixed("id"),
+		.model = fixed(""),
+		.response = fixed(""),
+		.pool = &request_pool};
 	memset(eps, 0, sizeof(eps));
 	client_text = (struct text){.w = &worker, .refs = 1, .doc = &doc};
 	transfer_init(&t, &worker, connector_find(kind), (struct demand){&facts, &client_text});
 	facts.parts = 1;
-	facts.pool.connector = kind;
+	request_pool.connector = kind;
 	facts.route = ROUTE_COMPLETIONS;
-	(void)strcpy(facts.id, "id");
 	transfer_set_id(&t, "id-0123456789abcdef", strlen("id-0123456789abcdef"));
 	for (enum role r = 0; r < ROLE_N; r++) {
 		t.engine[r] = &eps[r];

@@ -68,7 +68,7 @@ Test(connector, release_takes_one_token)
 Test(connector, orchestrated_names_the_prefill_host)
 {
 	new_request(CONNECTOR_ORCHESTRATED, "{\"a\":1}");
-	facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+	request_pool.shake.remote_host = REMOTE_HOST_PREFILL;
 	cr_assert_eq(
 		prefill_says(
 			"{\"kv_transfer_params\":{\"remote_host\" : \"localhost\",\"remote_port\":5600}}"),
@@ -83,7 +83,7 @@ Test(connector, orchestrated_names_the_prefill_host)
 Test(connector, orchestrated_hands_the_whole_answer_over)
 {
 	new_request(CONNECTOR_ORCHESTRATED, "{\"a\":1,\"stream\":true}");
-	facts.pool.shake.handoff = HANDOFF_DISAGG_PREFILL_RESP;
+	request_pool.shake.handoff = HANDOFF_DISAGG_PREFILL_RESP;
 	expect_body(ROLE_PREFILL, "{\"a\":1,\"stream\":false,\"max_tokens\":1}");
 	cr_assert_eq(prefill_says("{\"id\":\"cmpl-1\", \"created\":12345678901234567890}"), 1);
 	expect_body(ROLE_DECODE,
@@ -155,7 +155,7 @@ Test(connector, limits_beyond_the_context)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		new_request(CONNECTOR_NIXL, rows[i].body);
 		facts.route = rows[i].chat ? ROUTE_CHAT : ROUTE_COMPLETIONS;
-		facts.pool.max_context = rows[i].context;
+		request_pool.max_context = rows[i].context;
 		cr_assert_eq(connector_too_long(&t.of), rows[i].beyond, "%s", rows[i].body);
 	}
 }

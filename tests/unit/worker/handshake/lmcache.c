@@ -19,7 +19,7 @@ begin_at(enum route route, const char *body)
 	new_request(CONNECTOR_LMCACHE, body);
 	facts.samples = 1;
 	facts.route = route;
-	facts.pool.shake.first_token = ROLE_PREFILL;
+	request_pool.shake.first_token = ROLE_PREFILL;
 	eps[ROLE_DECODE].disagg_spec = fixed(RECEIVER);
 	cr_assert_eq(connector_lmcache.begin(&t), END_OK);
 }
@@ -38,7 +38,7 @@ expect_lookup(const char *want)
 
 	cr_assert(connector_lmcache.lookup(&t, &q));
 	cr_assert_str_eq(q.path, "/tokenize");
-	cr_assert_eq(q.role, facts.pool.shake.tokenize);
+	cr_assert_eq(q.role, request_pool.shake.tokenize);
 	edit_strip(&t, &e);
 	q.edit(&t, &e);
 	expect_edit(&e, want);
@@ -95,7 +95,7 @@ Test(lmcache, all_that_a_template_uses_is_asked_with)
 		CHAT(",\"chat_template\":\"t\",\"chat_template_kwargs\":{\"a\":1},\"add_generation_prompt\":true,"
 		     "\"continue_final_message\":false,\"documents\":[{}],\"mm_processor_kwargs\":null,\"tools\":[],"
 		     "\"prompt\":\"evil\",\"kv_transfer_params\":{\"x\":1}"));
-	facts.pool.shake.tokenize = ROLE_DECODE;
+	request_pool.shake.tokenize = ROLE_DECODE;
 	expect_lookup(CHAT(
 		",\"chat_template\":\"t\",\"chat_template_kwargs\":{\"a\":1},\"add_generation_prompt\":true,"
 		"\"continue_final_message\":false,\"documents\":[{}],\"mm_processor_kwargs\":null,\"tools\":[]"));
@@ -196,7 +196,7 @@ Test(lmcache, first_token_from_decode_leaves_both_bodies_alone)
 	struct lookup q;
 
 	begin_at(ROUTE_CHAT, CHAT(",\"tools\":[{}],\"max_completion_tokens\":9"));
-	facts.pool.shake.first_token = ROLE_DECODE;
+	request_pool.shake.first_token = ROLE_DECODE;
 	cr_assert_not(connector_lmcache.lookup(&t, &q));
 	cr_assert_null(connector_lmcache.path(&t, ROLE_PREFILL));
 	cr_assert_null(connector_lmcache.unfit(&t.of));

@@ -12,7 +12,7 @@ static void
 begin(const char *body)
 {
 	new_request(CONNECTOR_MOONCAKE, body);
-	facts.pool.shake.handoff = HANDOFF_TRANSFER_ID;
+	request_pool.shake.handoff = HANDOFF_TRANSFER_ID;
 	cr_assert_eq(t.connector->begin(&t), END_OK);
 }
 
@@ -63,7 +63,7 @@ Test(mooncake, both_bodies)
 Test(mooncake, before_0_17_decode_gets_what_prefill_answered)
 {
 	new_request(CONNECTOR_MOONCAKE, "{\"max_tokens\":64}");
-	facts.pool.shake.handoff = HANDOFF_KV_TRANSFER_PARAMS;
+	request_pool.shake.handoff = HANDOFF_KV_TRANSFER_PARAMS;
 	cr_assert_eq(t.connector->begin(&t), END_OK);
 	cr_assert_not(asks());
 	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);

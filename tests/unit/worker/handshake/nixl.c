@@ -113,7 +113,7 @@ Test(nixl, prefill_host_in_the_object)
 			answer, sizeof(answer), "{\"kv_transfer_params\":%s}", rows[i].object);
 		(void)snprintf(want, sizeof(want), "{\"kv_transfer_params\":%s}", rows[i].want);
 		new_request(CONNECTOR_NIXL, "{}");
-		facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+		request_pool.shake.remote_host = REMOTE_HOST_PREFILL;
 		eps[ROLE_PREFILL].host = fixed(rows[i].host);
 		cr_assert_eq(prefill_says(answer), HANDOFF_OK);
 		expect_body(ROLE_DECODE, want);
@@ -168,7 +168,7 @@ push(enum route route)
 	new_request(CONNECTOR_NIXL, "{\"a\":1}");
 	eps[ROLE_PREFILL].learned = known;
 	facts.route = route;
-	facts.pool.shake.transfer_mode = TRANSFER_PUSH;
+	request_pool.shake.transfer_mode = TRANSFER_PUSH;
 	cr_assert_eq(connector_nixl.begin(&t), END_OK);
 }
 
@@ -248,7 +248,7 @@ Test(nixl, push_is_serial_where_nothing_is_known_for_sure)
 	(void)connector_nixl.begin(&t);
 	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "the port is one rank's");
 	t.rank[ROLE_PREFILL] = -1;
-	facts.pool.shake.transfer_mode = TRANSFER_PULL;
+	request_pool.shake.transfer_mode = TRANSFER_PULL;
 	(void)connector_nixl.begin(&t);
 	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL, "not in this mode");
 }

@@ -13,8 +13,8 @@ static void
 begin(enum handoff_kind handoff, const char *body)
 {
 	new_request(CONNECTOR_ORCHESTRATED, body);
-	facts.pool.shake.handoff = handoff;
-	facts.pool.shake.remote_host = REMOTE_HOST_PREFILL;
+	request_pool.shake.handoff = handoff;
+	request_pool.shake.remote_host = REMOTE_HOST_PREFILL;
 }
 
 TestSuite(orchestrated, .fini = drop_request);

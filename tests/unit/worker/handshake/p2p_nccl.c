@@ -102,6 +102,6 @@ Test(p2p_nccl, the_answer_has_the_clients_id)
 Test(p2p_nccl, samples_are_branches)
 {
 	cr_assert_eq(begin("a:1", "b:2"), END_OK);
-	cr_assert_eq(t.connector->samples(&facts.pool), SEVERAL_BRANCHES);
-	cr_assert_eq(t.connector->prompts(&facts.pool), SEVERAL_WHOLE);
+	cr_assert_eq(t.connector->samples(&request_pool), SEVERAL_BRANCHES);
+	cr_assert_eq(t.connector->prompts(&request_pool), SEVERAL_WHOLE);
 }

@@ -228,7 +228,7 @@ Test(sglang, answers_of_the_prefill_engine)
 Test(sglang, the_prefill_engine_names_the_room)
 {
 	begin("{\"model\":\"m\",\"bootstrap_room\":1,\"stream\":false}");
-	facts.pool.shake.bootstrap = BOOTSTRAP_STREAM;
+	request_pool.shake.bootstrap = BOOTSTRAP_STREAM;
 	cr_assert_eq(t.connector->begin(&t), END_OK);
 	cr_assert_eq(t.starts[ROLE_DECODE], STARTS_AFTER_PREFILL);
 	expect_body(

@@ -7,7 +7,7 @@ static void
 decode_first(const char *body)
 {
 	new_request(CONNECTOR_SHARED_STORAGE, body);
-	(void)strcpy(facts.pool.shake.cache_hit_threshold, "0.8");
+	(void)strcpy(request_pool.shake.cache_hit_threshold, "0.8");
 	cr_assert_eq(t.connector->begin(&t), END_OK);
 }
 

@@ -2,7 +2,10 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "worker/net/leg.h"
+#include "worker/attempt/attempt.h"
+#include "worker/net/connpool.h"
+#include "worker/request/client.h"
+#include "worker/request/req.h"
 #include "worker/request/request.h"
 
 Test(req, no_cell_is_empty)
@@ -26,4 +29,14 @@ Test(req, end_words_are_unique_label_values)
 		for (int b = 0; b < a; b++)
 			cr_assert(strcmp(end_word(a), end_word(b)) != 0, "%s twice", end_word(a));
 	}
+}
+
+/* What lasts as long as a stream does.  Bytes that one state needs are allocated for that state; texts have their own
+ * length. */
+Test(req, a_stream_takes_little_memory)
+{
+	cr_assert_leq(sizeof(struct req), 752);
+	cr_assert_leq(sizeof(struct attempt) + LEG_LOOKUP * sizeof(struct leg), 1280);
+	cr_assert_leq(sizeof(struct client), 400);
+	cr_assert_leq(sizeof(struct upconn), 304);
 }

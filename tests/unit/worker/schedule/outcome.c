@@ -11,7 +11,8 @@
 #include "worker/base/facts.h"
 #include "worker/schedule/reservation.h"
 
-static struct facts facts;
+static struct req_pool request_pool;
+static struct facts facts = {.pool = &request_pool};
 static struct reservation engine;
 static struct exchange x;
 
@@ -55,7 +56,7 @@ fails_twice(uint64_t since_ms, bool good_answer_between)
 		.picks = {NULL, pick},
 		.ejection = {.failures = 2, .max_percent = 50, .time_ms = 10000, .max_ms = 10000}};
 
-	facts.pool.ejection = pool.ejection;
+	request_pool.ejection = pool.ejection;
 	ep_state_set(w.seg, SLOT, EP_UP);
 	ep_state_set(w.seg, 0, EP_UP);
 	(void)eject_bad_answer(w.seg, &pool, ROLE_DECODE, SLOT, true, since_ms);

@@ -26,13 +26,14 @@ static struct waiter first, second;
 static unsigned tries;
 
 /* Finds no free slot. */
-static void
+static bool
 on_woken(struct waiter *q)
 {
 	enum req_end why = END_NO_CAPACITY;
 
 	tries++;
 	(void)wait_again(q, &pool, &full, &why);
+	return q->waits;
 }
 
 static void

@@ -3,7 +3,7 @@
 #include "worker/schedule/way.h"
 
 #include <criterion/criterion.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "shm/queue.h"
 #include "shm/table.h"
@@ -14,9 +14,13 @@ key_of(const char *model, uint64_t holder, const struct connector *c)
 {
 	const struct way way = {.connector = c};
 	struct facts facts = {.route = ROUTE_CHAT, .holder = holder};
+	uint64_t key;
 
-	(void)snprintf(facts.model, sizeof(facts.model), "%s", model);
-	return way_queue_key(&way, &facts);
+	facts_init(&facts);
+	facts_set(&facts.model, model, strlen(model));
+	key = way_queue_key(&way, &facts);
+	facts_fini(&facts);
+	return key;
 }
 
 Test(way, requests_for_different_engines_are_of_one_model)
