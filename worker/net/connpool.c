@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -372,6 +373,16 @@ new_socket(struct connpool *p, int family)
 	return fd;
 }
 
+/* An engine on this machine has taken most connections by the time that connect(2) returns: the loop need not wait for
+ * the end of such a connect.  One that has failed is not connected. */
+static bool
+is_connected(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLOUT};
+
+	return poll(&p, 1, 0) == 1 && p.revents == POLLOUT;
+}
+
 /* Returns a socket that connects, or -errno. */
 static int
 dial(struct connpool *p, const struct endpoint *ep)
@@ -430,7 +441,7 @@ new_conn(struct connpool *p, struct endpoint *ep, int fd)
 	uc->sock.on_read = on_conn_read;
 	uc->sock.on_drained = on_conn_drained;
 	uc->sock.on_error = on_conn_error;
-	sock_init(&uc->sock, p->w, fd, true, uc);
+	sock_init(&uc->sock, p->w, fd, ep->https || !is_connected(fd), uc);
 	sock_watch_peer(&uc->sock, ep->tcp_user_ms, true);
 	metric_add(p->w->slab, M_UP_CONNS, 1);
 	worker_gauge(p->w, G_UP_OPEN, 1);

@@ -113,7 +113,7 @@ const struct tls_client *connpool_tls(const struct worker *w, const char *pool);
  * inherited: that a session fails says nothing about the engine. */
 bool connpool_keys_are_old(const struct connpool *p, const struct endpoint *ep);
 
-/* Returns an idle connection, or, if there is none or `fresh` is set, a new one that is still
+/* Returns an idle connection, or, if there is none or `fresh` is set, a new one, which may still be
  * connecting.  Returns NULL and sets *ret_err (errno) if the connect failed at once; ENOKEY: the engine speaks TLS, and
  * this worker is of a configuration in which the pool does not. */
 struct upconn *connpool_get(struct connpool *p, struct endpoint *ep, bool fresh, int *ret_err);

@@ -375,7 +375,7 @@ start(struct leg *leg, bool fresh)
 	leg->uc->ops = &conn_ops;
 	leg->uc->user = leg;
 	set_clock(leg);
-	leg->connect_from_us = leg->uc->sock.connecting ? clock_us() : 0;
+	leg->connect_from_us = leg->uc->reused ? 0 : clock_us();
 	if (!leg->uc->sock.connecting)
 		send_request(leg);
 }

@@ -110,7 +110,7 @@ epoll_of(int fd)
 
 /*
  * The kernel wakes the first of the workers that sleep: a socket that is registered anew stands behind those of the
- * other workers.  A connection that waits by now is seen, whomever it has woken.
+ * other workers.  A worker that listens alone need not do that.  A connection that waits by now is seen, whomever it has woken.
  * If the second call fails, the next heartbeat repeats it.
  */
 static void
@@ -211,7 +211,8 @@ void
 listen_accepted(struct worker *w, int listen_fd)
 {
 	listen_update(w);
-	if (w->listening[DOOR_CLIENTS] && listen_of(w, listen_fd)->door == DOOR_CLIENTS)
+	if (w->listening[DOOR_CLIENTS] && listen_of(w, listen_fd)->door == DOOR_CLIENTS &&
+		accept_listener(w->seg, w->slot, w->alive_since_ms) != ACCEPT_NOBODY)
 		register_anew(w, listen_fd);
 }
 

@@ -82,8 +82,10 @@ sock_watch_peer(const struct sock *s, uint64_t ms, bool unsent)
 		return;
 	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
 	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPINTVL, &each_s, sizeof(each_s));
-	(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-	if (unsent)
+	/* with the second one the kernel does not count probes, but compares the time (tcp_keepalive_timer()) */
+	if (!unsent)
+		(void)setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+	else
 		(void)setsockopt(s->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_ms, sizeof(user_ms));
 }
 

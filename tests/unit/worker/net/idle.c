@@ -18,7 +18,7 @@
 static struct conf conf;
 static int listener, engine[NCONNS];
 static struct upconn *uc[NCONNS], *taken;
-static unsigned drained, readable;
+static unsigned readable, broken;
 
 static void
 on_readable(void *user)
@@ -37,10 +37,16 @@ static void
 on_drained(void *user)
 {
 	(void)user;
-	drained++;
 }
 
-static const struct upconn_ops ops = {on_readable, on_drained, on_drained};
+static void
+on_broken(void *user)
+{
+	(void)user;
+	broken++;
+}
+
+static const struct upconn_ops ops = {on_readable, on_drained, on_broken};
 
 static void
 on_tick(evutil_socket_t fd, short what, void *arg)
@@ -106,9 +112,9 @@ setup(void)
 		uc[i]->ops = &ops;
 		engine[i] = accept(listener, NULL, NULL);
 		cr_assert_geq(engine[i], 0);
+		while (uc[i]->sock.connecting)
+			turn();
 	}
-	while (drained < NCONNS)
-		turn();
 }
 
 TestSuite(idle, .init = setup, .timeout = 60);
@@ -248,4 +254,47 @@ Test(idle, connections_that_leave_the_list)
 	cr_expect_eq(ep.nidle, 0);
 	(void)get();
 	cr_expect_eq(opened(), NCONNS + 1);
+}
+
+/* --- new ones ------------------------------------------------------------------------------------ */
+
+/* The kernel may put the end of a connect off when it is busy, but not each time. */
+Test(idle, a_connection_to_this_machine_is_there_at_once)
+{
+	unsigned at_once = 0;
+	int err;
+
+	for (unsigned i = 0; i < 100 && at_once == 0; i++) {
+		struct upconn *c = connpool_get(w.connpool, &ep, true, &err);
+		const int peer = accept(listener, NULL, NULL);
+		char got;
+
+		cr_assert_not_null(c);
+		c->ops = &ops;
+		if (!c->sock.connecting) {
+			at_once++;
+			cr_assert(c->sock.reading);
+			cr_assert_eq(sock_write(&c->sock, "x", 1), 0);
+			cr_assert_eq(read(peer, &got, 1), 1);
+		}
+		connpool_drop(w.connpool, &c);
+		(void)close(peer);
+	}
+	cr_assert_eq(at_once, 1);
+	cr_assert_eq(broken, 0);
+}
+
+Test(idle, a_refused_connection_is_none)
+{
+	struct upconn *c;
+	int err;
+
+	(void)close(listener);
+	c = connpool_get(w.connpool, &ep, true, &err);
+	cr_assert_not_null(c);
+	c->ops = &ops;
+	cr_assert(c->sock.connecting);
+	while (broken == 0)
+		turn();
+	cr_assert_not(c->sock.connecting);
 }
