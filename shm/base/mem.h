@@ -15,8 +15,8 @@ void *mem_array(size_t n, size_t size);           /* calloc(n, size) or abort; o
 void *mem_resize(void *p, size_t n, size_t size); /* reallocarray or abort */
 /* `size` bytes, not cleared, at an address that is a multiple of it; a power of two */
 void *mem_aligned(size_t size);
-char *mem_strdup(const char *s);                  /* NULL stays NULL */
-void *mem_dup(const void *p, size_t n);           /* of n bytes; never NULL */
+char *mem_strdup(const char *s);        /* NULL stays NULL */
+void *mem_dup(const void *p, size_t n); /* of n bytes; never NULL */
 char *mem_strndup(const char *s, size_t n);
 /* Overwrites the text first, so that no freed memory shows it.  NULL is fine. */
 void mem_free_secret(char *s);

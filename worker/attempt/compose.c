@@ -30,7 +30,7 @@ put_path(struct lines *l, const struct facts *f)
 static void
 put_trace(struct lines *l, struct attempt *a, enum leg_kind kind)
 {
-	const struct trace *t = &a->t.of.facts->trace;
+	const struct trace *t = a->t.of.facts->trace;
 	const struct leg_sent leg = {.url = a->leg[kind].ep->url,
 		.request_id = a->t.id,
 		.tries = a->branch == NULL ? 0 : a->branch->job->tries,
@@ -72,7 +72,7 @@ lines(struct leg *leg, struct leg_message *m, const char *method, const char *pa
 		lines_put(&l, "\r\nX-data-parallel-rank: ");
 		lines_number(&l, (uint64_t)a->t.rank[kind]);
 	}
-	if (a->t.of.facts->trace.id[0] != '\0')
+	if (a->t.of.facts->trace->id[0] != '\0')
 		put_trace(&l, a, kind);
 	lines_put(&l, "\r\n");
 	if (leg->ep->key_line != NULL)

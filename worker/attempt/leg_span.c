@@ -37,11 +37,11 @@ leg_spans_new(struct worker *w, const struct facts *facts)
 {
 	struct leg_spans *s;
 
-	if (facts->trace.span == 0)
+	if (facts->trace->span == 0)
 		return NULL;
 	s = MEM_NEW(struct leg_spans);
 	s->w = w;
-	s->trace = facts->trace;
+	s->trace = *facts->trace;
 	if (facts->trace_state != NULL)
 		s->state = mem_dup(facts->trace_state, sizeof(*s->state));
 	s->pool = facts->pool->name;

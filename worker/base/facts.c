@@ -7,6 +7,7 @@
 #include "shm/metrics.h"
 
 static char no_text[] = "";
+static const struct trace no_trace;
 static struct req_pool no_pool = {.refs = 1, .id = METRIC_NO_POOL};
 
 /* --- settings of pools --------------------------------------------------------------------------- */
@@ -55,12 +56,21 @@ facts_set(char **text, const char *p, size_t n)
 	(*text)[n] = '\0';
 }
 
+void
+facts_set_trace(struct facts *f, const struct trace *t)
+{
+	if (f->trace != &no_trace)
+		free((void *)(uintptr_t)f->trace);
+	f->trace = t->id[0] != '\0' ? mem_dup(t, sizeof(*t)) : &no_trace;
+}
+
 /* --- all ----------------------------------------------------------------------------------------- */
 
 void
 facts_init(struct facts *f)
 {
 	f->pool = req_pool_ref(&no_pool);
+	f->trace = &no_trace;
 	f->id = f->model = f->response = no_text;
 }
 
@@ -68,6 +78,7 @@ void
 facts_fini(struct facts *f)
 {
 	req_pool_unref(&f->pool);
+	facts_set_trace(f, &no_trace);
 	drop(&f->id);
 	drop(&f->model);
 	drop(&f->response);
@@ -83,6 +94,8 @@ facts_copy(const struct facts *f)
 	struct facts *copy = mem_dup(f, sizeof(*f));
 
 	(void)req_pool_ref(copy->pool);
+	copy->trace = &no_trace;
+	facts_set_trace(copy, f->trace);
 	copy->id = copy->model = copy->response = no_text;
 	facts_set(&copy->id, f->id, strlen(f->id));
 	facts_set(&copy->model, f->model, strlen(f->model));

@@ -3,7 +3,7 @@
  * bytes of the client.  A request has one; an attempt that outlives its request has a copy.
  *
  * Process: worker.
- * Ownership: the facts own their texts and `tried`, and hold a reference to the settings of their pool.
+ * Ownership: the facts own their texts, trace and `tried`, and hold a reference to the settings of their pool.
  */
 #pragma once
 #include <stdbool.h>
@@ -42,8 +42,9 @@ struct tried {
 struct facts {
 	enum route route;
 	bool stream;
-	char *id;           /* this text and the next two are never NULL: facts_set() */
-	struct trace trace; /* the client's, or one that begins here; none: tracing.sample */
+	char *id; /* this text and the next two are never NULL: facts_set() */
+	/* never NULL: the client's, or one that begins here; without an id (tracing.sample): none */
+	const struct trace *trace;
 	/* the client's tracestate, which the job frees; NULL: none, or its spans are not exported */
 	struct trace_state *trace_state;
 	char *model;
@@ -63,13 +64,15 @@ struct facts {
 struct req_pool *req_pool_ref(struct req_pool *pool);
 void req_pool_unref(struct req_pool **pool); /* NULL is fine */
 
-/* Sets the texts and the pool of facts that are otherwise 0. */
+/* Sets the texts, the trace and the pool of facts that are otherwise 0. */
 void facts_init(struct facts *f);
 void facts_fini(struct facts *f);
 /* Returns a copy without the tracestate; the caller ends it with facts_fini() and free(). */
 struct facts *facts_copy(const struct facts *f);
 /* Replaces one of the texts by n bytes. */
 void facts_set(char **text, const char *p, size_t n);
+/* Takes a copy. */
+void facts_set_trace(struct facts *f, const struct trace *t);
 /* Takes a reference to the settings of the pool that serves the request. */
 void facts_take_pool(struct facts *f, struct req_pool *pool);
 

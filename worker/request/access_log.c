@@ -140,7 +140,8 @@ line(const struct req *req, const struct took *t, uint64_t now_us)
 		LOG_S("attempt", req->job.nbranches > 0 && req->job.branches[0].attempt != NULL
 					 ? req->job.branches[0].attempt->t.id
 					 : NULL),
-		LOG_S("trace", req->job.facts.trace.id[0] != '\0' ? req->job.facts.trace.id : NULL),
+		LOG_S("trace",
+			req->job.facts.trace->id[0] != '\0' ? req->job.facts.trace->id : NULL),
 		LOG_S("client", address_text(&req->from, client)),
 		LOG_S("key", req->key != NULL ? req->key->name : NULL),
 		LOG_S("route", route_path(req->job.facts.route)),
@@ -198,7 +199,7 @@ access_log_line(struct req *req, uint64_t now_us)
 	req_note_end(req, &t.tokens, now_us);
 	if (is_logged(req))
 		line(req, &t, now_us);
-	if (req->job.facts.trace.span != 0)
+	if (req->job.facts.trace->span != 0)
 		req_span_end(req, &t.tokens, rescued_by(req).word, now_us);
 }
 

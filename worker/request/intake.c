@@ -105,19 +105,20 @@ take_trace(struct req *req, const struct http_head *h)
 {
 	const struct http_header *f = http_header(h, "traceparent");
 	const uint32_t part = req->w->conf->live.trace_sample;
-	struct trace *t = &req->job.facts.trace;
+	struct trace t = {.flags = 0};
 
-	req->traced = f != NULL && trace_read(f->value.p, f->value.n, t);
+	req->traced = f != NULL && trace_read(f->value.p, f->value.n, &t);
 	if (!req->traced) {
 		if (part == 0 || rnd_u64() % CONF_PART_ALL >= part)
 			return;
-		trace_make(t, rnd_u64(), rnd_u64());
+		trace_make(&t, rnd_u64(), rnd_u64());
 	}
-	if (req->w->conf->trace_otlp == NULL || (t->flags & TRACE_SAMPLED) == 0)
-		return;
-	t->span = rnd_u64() | 1; /* not 0 */
-	if (req->traced)
-		take_state(&req->job.facts, h);
+	if (req->w->conf->trace_otlp != NULL && (t.flags & TRACE_SAMPLED) != 0) {
+		t.span = rnd_u64() | 1; /* not 0 */
+		if (req->traced)
+			take_state(&req->job.facts, h);
+	}
+	facts_set_trace(&req->job.facts, &t);
 }
 
 /* Returns true if engines get the line.  A tracestate belongs to the client's traceparent. */

@@ -17,7 +17,7 @@ put_exemplar(const struct req *req, enum metric_histogram h, uint64_t us)
 {
 	struct exemplar x = {.us = us, .at_ms = clock_wall_us() / 1000};
 
-	memcpy(x.trace, req->job.facts.trace.id, sizeof(x.trace));
+	memcpy(x.trace, req->job.facts.trace->id, sizeof(x.trace));
 	exemplar_put(req->w->seg, req->job.facts.pool->id, h, &x);
 }
 
@@ -53,6 +53,6 @@ void
 observe_time(const struct req *req, enum metric_histogram h, uint64_t us)
 {
 	metric_observe(req->w->slab, req->job.facts.pool->id, h, us);
-	if ((req->job.facts.trace.flags & TRACE_SAMPLED) != 0)
+	if ((req->job.facts.trace->flags & TRACE_SAMPLED) != 0)
 		put_exemplar(req, h, us);
 }

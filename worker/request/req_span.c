@@ -27,7 +27,7 @@ put_child(const struct req *req, enum span_name name, uint64_t from_us, uint64_t
 
 	if (from_us == 0 || until_us < from_us)
 		return;
-	leg_span_child(&req->job.facts.trace, req->job.facts.trace_state, name, &r);
+	leg_span_child(req->job.facts.trace, req->job.facts.trace_state, name, &r);
 	r.head.from_us = from_us;
 	r.head.until_us = until_us;
 	span_put(req->w->seg, req->w->slot, &r);
@@ -92,10 +92,10 @@ req_span_end(
 
 	put_child(req, SPAN_QUEUE, req->queued.from_us, req->queued.from_us + req->queued.us);
 	put_kv(req);
-	span_init(&r, SPAN_REQUEST, facts->trace.id);
-	r.head.flags = facts->trace.flags;
-	r.head.id = facts->trace.span;
-	r.head.parent = facts->trace.parent;
+	span_init(&r, SPAN_REQUEST, facts->trace->id);
+	r.head.flags = facts->trace->flags;
+	r.head.id = facts->trace->span;
+	r.head.parent = facts->trace->parent;
 	r.head.from_us = req->t_start_us;
 	r.head.until_us = now_us;
 	r.head.event_us = facts->stream ? req->t_first_us : SPAN_NO_EVENT;

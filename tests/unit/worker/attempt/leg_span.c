@@ -22,8 +22,8 @@ static void
 setup(void)
 {
 	one_engine();
-	facts = (struct facts){.trace = {.id = TRACE, .span = 7, .flags = 1}};
 	facts_init(&facts);
+	facts_set_trace(&facts, &(struct trace){.id = TRACE, .span = 7, .flags = 1});
 	spans = leg_spans_new(&w, &facts);
 	at = spans_begin(w.seg, w.slot);
 }

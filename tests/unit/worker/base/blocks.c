@@ -180,7 +180,7 @@ shelf_of(const char *p)
 }
 
 /* Each may be written to its end: no cell covers a part of another one, or of the shelf's own words. */
-Test(blocks, cells_of_all_sizes_stand_apart)
+Test(blocks, cells_of_all_sizes_do_not_overlap)
 {
 	static char *p[2 * (CELL_MOST / 61 + 1)];
 	size_t count = 0;

@@ -25,6 +25,7 @@ Test(facts, nothing_is_known_at_first)
 	cr_assert_str_eq(f.id, "");
 	cr_assert_str_eq(f.model, "");
 	cr_assert_str_eq(f.response, "");
+	cr_assert_str_eq(f.trace->id, "");
 	cr_assert_eq(tried_count(&f), 0);
 	facts_fini(&f);
 }
@@ -75,6 +76,7 @@ Test(facts, a_copy_outlives_what_it_was_copied_from)
 	facts_take_pool(&f, pool);
 	req_pool_unref(&pool);
 	cr_assert(tried_add(&f, 4));
+	facts_set_trace(&f, &(struct trace){.id = "0af7", .span = 9});
 	f.trace_state = MEM_NEW(struct trace_state);
 	copy = facts_copy(&f);
 	cr_assert(tried_add(&f, 5));
@@ -82,6 +84,8 @@ Test(facts, a_copy_outlives_what_it_was_copied_from)
 	cr_assert_str_eq(copy->id, "id");
 	cr_assert_str_eq(copy->model, "m");
 	cr_assert_str_eq(copy->response, "resp");
+	cr_assert_str_eq(copy->trace->id, "0af7");
+	cr_assert_eq(copy->trace->span, 9);
 	cr_assert_eq(copy->tokens, 5);
 	cr_assert_eq(copy->pool->id, 3);
 	cr_assert_eq(tried_count(copy), 1);
