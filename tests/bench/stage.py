@@ -59,8 +59,10 @@ frontend f_{name}
 backend b_{name}
   server s 127.0.0.1:{engine}
 """
+# pdload connects all before it sends, from one address: on a busy machine that takes more than a second
 ROUTER = """
 listen: ["127.0.0.1:{port}"]
+client: {{max_silent_connections: 0}}
 workers: {workers}
 control_socket: ""
 sandbox: {sandbox}
