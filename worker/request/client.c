@@ -64,6 +64,7 @@ client_new(struct worker *w, int fd, const struct client_origin *from, const str
 	metric_add(w->slab, M_CONNS, 1);
 	worker_gauge(w, G_OPEN_CONNS, 1);
 	c->deadline_ms = clock_ms() + w->conf->live.client_idle_ms;
+	c->look_ms = clock_ms() + w->conf->live.client_tcp_user_ms / LOOKS;
 	silent_begin(&c->silence, clock_ms());
 	worker_need_tick(w);
 	if (from->transport == TRANSPORT_TLS && c->first == FIRST_PROXY)
