@@ -12,6 +12,8 @@
 
 /* Sizes between one power of two and the next: at most a fifth of a block is not used. */
 #define STEPS 4
+#define SHELF_KEPT                                                                                 \
+	(SHELF / 8) /* bytes that were in use, of an empty shelf that waits for the next cells */
 
 /* A block that is free. */
 struct block {
@@ -125,8 +127,8 @@ cell_free(struct blocks *b, char *p, size_t n)
 	cell->next = s->free;
 	s->free = cell;
 	ASAN_POISON_MEMORY_REGION(cell, size);
-	if (--s->used == 0 && LIST_FIRST(&b->shelves[row]) != s)
-		shelf_free(s); /* another one has room */
+	if (--s->used == 0 && (LIST_FIRST(&b->shelves[row]) != s || s->fresh > SHELF_KEPT))
+		shelf_free(s); /* another one has room, or many cells of it were in use at once */
 }
 
 static void

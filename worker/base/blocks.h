@@ -7,7 +7,7 @@
  *
  * Small ones are cells of a shelf, which has cells of one size.  In glibc's heap they would lie between the objects of
  * the streams, which live longer, and leave gaps there: a third of a worker's memory after many streams were
- * opened at once.  A shelf without a used cell is freed.
+ * opened at once.  A shelf without a used cell is freed: at once, or after half a second if it had few.
  *
  * Process: worker.
  * Ownership: a block belongs to the caller until block_give().

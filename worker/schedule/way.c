@@ -206,7 +206,7 @@ is_single(const struct demand *d)
 
 	if (route_by(route) != ROUTE_BY_ONE)
 		return false;
-	return !route_is_agent(route) || d->facts->pool.shake.disaggregate_agent_paths == 0 ||
+	return !route_is_agent(route) || d->facts->pool->shake.disaggregate_agent_paths == 0 ||
 	       (route == ROUTE_RESPONSES && !stands_alone(d->text->doc));
 }
 

@@ -230,7 +230,6 @@ Test(blocks, shelves_without_a_used_cell_are_freed)
 	last = p[N - 1];
 	for (size_t i = 0; i < N - 1; i++)
 		block_give(&b, p[i], 1024);
-	blocks_shrink(&b);
 	p[0] = block_grow(&b, NULL, 0, 1024);
 	cr_assert_eq(shelf_of(p[0]), shelf_of(last), "it is the only one left");
 	block_give(&b, p[0], 1024);
@@ -238,6 +237,21 @@ Test(blocks, shelves_without_a_used_cell_are_freed)
 	blocks_shrink(&b);
 	for (uint32_t row = 0; row < CELL_SIZES; row++)
 		cr_assert(LIST_EMPTY(&b.shelves[row]));
+}
+
+/* Without a call to the kernel for each request. */
+Test(blocks, a_shelf_with_few_cells_waits_for_the_next_ones)
+{
+	char *p = block_grow(&b, NULL, 0, CELL_MOST);
+	uint32_t row = 0;
+
+	block_give(&b, p, CELL_MOST);
+	while (LIST_EMPTY(&b.shelves[row]))
+		row++;
+	cr_assert_eq(block_grow(&b, NULL, 0, CELL_MOST), p);
+	block_give(&b, p, CELL_MOST);
+	blocks_shrink(&b);
+	cr_assert(LIST_EMPTY(&b.shelves[row]));
 }
 
 /* A shelf that was full has a free cell again: it is used before another shelf is made. */
