@@ -297,4 +297,5 @@ Test(idle, a_refused_connection_is_none)
 	while (broken == 0)
 		turn();
 	cr_assert_not(c->sock.connecting);
+	connpool_drop(w.connpool, &c);
 }
