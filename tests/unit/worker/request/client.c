@@ -17,6 +17,7 @@ static struct tcp_info info; /* what the kernel says */
 static struct conf conf;
 static struct client *c;
 static unsigned gone, looks;
+static uint64_t first_look_ms;
 static int request; /* stands for the client's request */
 
 /* In place of the C library's. */
@@ -57,6 +58,8 @@ setup(void)
 	client_new(&w, fds[0], &(struct client_origin){.door = DOOR_CLIENTS}, &ops);
 	c = TAILQ_FIRST(&w.clients);
 	c->req = (struct req *)(void *)&request;
+	first_look_ms = c->look_ms;
+	c->look_ms = 0; /* the tests have a clock of their own */
 	info.tcpi_unacked = 1;
 }
 
@@ -72,6 +75,13 @@ until(uint64_t now_ms, uint32_t quiet_ms, uint8_t times)
 	info.tcpi_retransmits = times;
 	for (; at_ms < now_ms; at_ms += 100)
 		client_tick(&c->visit, at_ms);
+}
+
+Test(client, a_host_is_not_looked_at_as_soon_as_it_has_connected)
+{
+	cr_assert_eq(looks, 0);
+	cr_assert_gt(first_look_ms, clock_ms());
+	cr_assert_leq(first_look_ms, clock_ms() + MS);
 }
 
 Test(client, a_host_that_leaves_bytes_unacknowledged_for_the_time_has_vanished)
