@@ -50,6 +50,7 @@ struct upgrade {
 	struct event *clock; /* the end of the phase's time */
 	uint64_t asked_us;
 	uint64_t drain_ms; /* upgrade_drain_timeout of the new instance */
+	bool watched;      /* fact: a container ends with this process */
 	bool stopping;     /* upgrade_stop() */
 	bool told;         /* fact: the new instance has asked this one to stop, and waits for it */
 
@@ -501,9 +502,9 @@ upgrade_start(struct upgrade *u, const char *reason)
 		return "an upgrade is under way";
 	if (u->stopping || reload_number(u->parts.reload) == 0)
 		return "pdrouter is starting or stopping";
-	if (getpid() == 1)
-		return "pdrouter is process 1, whose end is the end of the container: run it under "
-		       "an init";
+	if (u->watched)
+		return "the container ends with the process that it has started, also under an "
+		       "init: start another container in place of this one";
 	if (u->killed != 0)
 		return "the check of a former upgrade has not ended, though it was killed";
 	if (u->path == NULL)
@@ -565,6 +566,39 @@ upgrade_is_over(const struct upgrade *u)
 	return u->phase == UP_OVER;
 }
 
+static bool
+init_is(const char *program)
+{
+	char name[32] = "";
+	FILE *f = fopen("/proc/1/comm", "re");
+
+	if (f == NULL)
+		return false;
+	if (fgets(name, sizeof(name), f) == NULL)
+		name[0] = '\0';
+	(void)fclose(f);
+	name[strcspn(name, "\n")] = '\0';
+	return strcmp(name, program) == 0;
+}
+
+/*
+ * tini, catatonit and a shell end with the program that they have started, also where a new instance has taken its
+ * place.  That program is in their session; a daemon, whose parent is process 1 as well, is not.  dumb-init makes a
+ * session for it.  Parent 0: it was started from outside of the namespace.  A new instance has process 1 as its parent,
+ * too: what held for the first one holds.
+ */
+static bool
+is_watched(const struct upgrade_parts *p)
+{
+	const pid_t parent = getppid();
+
+	if (getpid() == 1)
+		return true;
+	if (p->seg->hdr->instance != 1 || parent > 1 || sd_is_there(p->sd))
+		return false;
+	return parent == 0 || getsid(0) == getsid(1) || init_is("dumb-init");
+}
+
 struct upgrade *
 upgrade_new(const struct upgrade_parts *parts, const struct upgrade_hooks *hooks)
 {
@@ -573,6 +607,7 @@ upgrade_new(const struct upgrade_parts *parts, const struct upgrade_hooks *hooks
 	u->parts = *parts;
 	u->hooks = *hooks;
 	u->path = successor_path(parts->argv[0]);
+	u->watched = is_watched(parts);
 	u->check_fd = u->notices = u->state = u->next.pidfd = -1;
 	u->clock = evtimer_new(parts->base, on_clock, u);
 	assert(u->clock != NULL);

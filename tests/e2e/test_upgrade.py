@@ -1,9 +1,11 @@
 """Upgrades: a new instance takes the place of a running one, and nothing that is asked meanwhile is lost."""
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
+import subprocess
 
 import pytest
 
@@ -71,6 +73,30 @@ def test_a_refused_upgrade_leaves_the_control_socket_alone(one):
     i.r.change(admin={"listen": []})
     i.upgrade()
     assert i.r.control.stat().st_mode & 0o777 == 0o666
+
+
+@pytest.mark.parametrize("init", [[], ["sh", "-c", '"$0" "$@" & wait']], ids=["process 1", "below an init"])
+def test_a_container_is_not_ended_by_an_upgrade(world, init):
+    """Process 1 of a container ends with the one program that it has started, and the container with it."""
+    own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    probe = subprocess.run([*own, "true"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        pytest.skip(f"no namespace of processes: {probe.stderr.strip()}")
+    conf, control = world.file("container.yaml"), world.file("container.sock")
+    pool = world.pool([world.engine("prefill")], [world.engine("decode")])
+
+    def ctl(command):
+        return subprocess.run([BIN / "pdctl", "-s", control, command], capture_output=True, text=True, check=False)
+
+    conf.write_text(json.dumps({"listen": [f"127.0.0.1:{free_port()}"], "control_socket": str(control), "pools": [pool]}))
+    with subprocess.Popen([*own, *init, BIN / "pdrouter", "-c", conf], stderr=subprocess.DEVNULL) as container:
+        try:
+            wait("the router", lambda: "state=serving" in ctl("status").stdout)
+            done = ctl("upgrade")
+            assert done.returncode == 1 and "start another container" in done.stderr, done.stdout + done.stderr
+            assert "instance=1" in ctl("status").stdout
+        finally:
+            container.kill()
 
 
 def test_operators_keep_their_address(one):
