@@ -22,7 +22,7 @@ import yaml
 from procs import BIN, ROOT, VARIANT, free_port, wait
 
 PAGES = ROOT / "etc/docs"
-TRIED = ["capacity", "configuration", "drain", "engines", "from_haproxy", "from_sglang_router", "high_availability", "keys", "limits", "logging", "observing", "one_host", "pdctl", "resume",
+TRIED = ["capacity", "configuration", "container", "drain", "engines", "from_haproxy", "from_sglang_router", "high_availability", "keys", "limits", "logging", "observing", "one_host", "pdctl", "resume",
          "routing", "runbook", "security", "several_hosts", "tls", "upgrade", "versions"]
 MODEL = "llama-3-70b"
 # programs of a machine with systemd, as far as the pages use them
