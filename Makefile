@@ -340,11 +340,12 @@ dist: all
 dist-test: deps-build
 	@tests/tools/deps.sh deb
 	@tests/tools/dist_test.sh
-# the package in a fresh Debian, upgraded below a stream: needs root, a mirror, debootstrap and systemd-nspawn
+# the package in a fresh Debian or, with SUITE=noble MIRROR=URL, Ubuntu; upgraded and taken back below streams: needs
+# root, a mirror, debootstrap and systemd-nspawn
 .PHONY: deb-test
 deb-test: all
 	@tests/tools/deps.sh deb
-	@tests/tools/deb_test.sh
+	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) tests/tools/deb_test.sh
 
 .PHONY: clean help
 clean:
@@ -377,7 +378,7 @@ make bench               what a request costs, beside nginx and haproxy: [PEERS=
 make bench-sched         the scheduler; bench-cache: prefix caches; scale: a large fleet
 
 make install             [DESTDIR=] [PREFIX=/usr/local] [UNITDIR=/lib/systemd]
-make deb, dist           the Debian package; tarballs.  deb-test, dist-test try them
+make deb, dist           the Debian package; tarballs.  deb-test [SUITE=noble MIRROR=URL], dist-test try them
 make container           an image with the package; container-test tries it
 make clean               removes build/
 endef
