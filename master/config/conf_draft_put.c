@@ -7,8 +7,9 @@
 #include "shm/base/mem.h"
 
 #define DEFAULT_HOST "0.0.0.0"
-#define RETRIES_MAX 10     /* of the key retries */
-#define STACK_TRIES "5"    /* of --enable-retries, if --max-retries is not given */
+#define PROMETHEUS_PORT "29000" /* sglang-router's */
+#define RETRIES_MAX 10          /* of the key retries */
+#define STACK_TRIES "5"         /* of --enable-retries, if --max-retries is not given */
 #define NEVER "1000000000" /* the highest routing_threshold: more tokens than a body can hold */
 
 typedef int put_fn(struct conf_draft *d, enum conf_flag f, const char *key);
@@ -170,6 +171,24 @@ put_log_format(struct conf_draft *d, enum conf_flag f, const char *key)
 	return 0;
 }
 
+/* Of a port and a host, of which either may be missing. */
+static int
+put_operators(struct conf_draft *d, enum conf_flag f, const char *key)
+{
+	const char *host = draft_value(d, FLAG_PROMETHEUS_HOST);
+	const char *port = draft_value(d, FLAG_PROMETHEUS_PORT);
+	char *listen;
+
+	if (f == FLAG_PROMETHEUS_HOST && port != NULL)
+		return 0;
+	listen = conf_host_port(
+		host != NULL ? host : DEFAULT_HOST, port != NULL ? port : PROMETHEUS_PORT);
+	draft_put(d, (int)f, "%s:", key);
+	draft_put_text(d, (int)f, "  listen: [", listen, "]");
+	free(listen);
+	return 0;
+}
+
 static const struct {
 	enum conf_flag flag;
 	const char *key;
@@ -187,6 +206,8 @@ static const struct {
 	{FLAG_HEALTH_SUCCESS_THRESHOLD, "rise", draft_put_number},
 	{FLAG_SHUTDOWN_GRACE_PERIOD_SECS, "drain_timeout", put_seconds},
 	{FLAG_MAX_PAYLOAD_SIZE, "limits", put_bytes},
+	{FLAG_PROMETHEUS_PORT, "admin", put_operators},
+	{FLAG_PROMETHEUS_HOST, "admin", put_operators},
 };
 
 /* As much of shared memory as the pools need, where that is more than the default. */

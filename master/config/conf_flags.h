@@ -114,8 +114,8 @@ IDLE(WORKER_STARTUP_TIMEOUT_SECS, "worker-startup-timeout-secs", "SECONDS", "the
 IDLE(WORKER_STARTUP_CHECK_INTERVAL, "worker-startup-check-interval", "SECONDS", "a starting engine is probed four times a second, then every health_interval") \
 USED(REQUEST_TIMEOUT_SECS, "request-timeout-secs", "SECONDS", "timeouts: {request: ...}; no bound if not given") \
 IDLE(REQUEST_ID_HEADERS, "request-id-headers", "HEADER...", "the request id is always in X-Request-Id")			\
-IDLE(PROMETHEUS_PORT, "prometheus-port", "PORT", "/metrics is on the port of the clients")		\
-IDLE(PROMETHEUS_HOST, "prometheus-host", "HOST", "/metrics is on the port of the clients")		\
+USED(PROMETHEUS_PORT, "prometheus-port", "PORT", "admin: {listen: [...]}, which also has the status page") \
+USED(PROMETHEUS_HOST, "prometheus-host", "HOST", "the host of that address; port 29000 if not given")	\
 IDLE(LOG_DIR, "log-dir", "PATH", "the log goes to stderr")						\
 USED(MAX_CONCURRENT_REQUESTS, "max-concurrent-requests", "N", "max_inflight of each entry of decode: N shared out among them, rounded up; -1 or 0: no limit") \
 USED(QUEUE_SIZE, "queue-size", "N", "queue_size, and shared_memory: {queue: N} where that is more than its default") \

@@ -1739,6 +1739,8 @@ Test(conf, args_wrong)
 		{SGLANG "--queue-size many", "--queue-size", "not a number"},
 		{SGLANG "--queue-size 65537", "--queue-size", "0 to 65536"},
 		{SGLANG "--queue-timeout-secs 3601", "--queue-timeout-secs", "1ms to 1h"},
+		{SGLANG "--prometheus-port many", "--prometheus-port", "port"},
+		{SGLANG "--prometheus-host a:b", "--prometheus-host", "address"},
 		{SGLANG "--cb-failure-threshold 256", "--cb-failure-threshold", "0 to 255"},
 		{SGLANG "--cb-timeout-duration-secs 0", "--cb-timeout-duration-secs", "1ms to 1h"},
 		{SGLANG "--request-timeout-secs 30m", "--request-timeout-secs",
@@ -1851,6 +1853,7 @@ expect_round_trip(struct conf *c, const char *text)
 #define LISTEN_STACK "listen: [\"0.0.0.0:8001\"]\n"
 #define POOL_OF(connector, rest)                                                                   \
 	"pools:\n  - models: [\"m\"]\n    connector: " connector "\n    policy: round_robin\n" rest
+#define POLICY_SGLANG "pools:\n  - connector: sglang\n    policy: cache_aware\n"
 #define POOL_SGLANG(rest)                                                                          \
 	"listen: [\"0.0.0.0:30000\"]\n" rest "    prefill:\n      - {url: \"http://p:1\"}\n    "   \
 	"decode:\n      - {url: \"http://d:1\"}\n"
@@ -1970,6 +1973,12 @@ static const struct {
 			"shared_memory:\n  queue: 2000\npools:\n  - connector: sglang\n    policy: cache_aware\n"
 			"    timeouts:\n      request: 30m\n    retries: 4\n    eject_failures: 7\n"
 			"    eject_time: 10m\n    queue_size: 2000\n    queue_timeout: 30s\n")},
+	{SGLANG "--prometheus-port 29001",
+		POOL_SGLANG("admin:\n  listen: [\"0.0.0.0:29001\"]\n" POLICY_SGLANG)},
+	{SGLANG "--prometheus-host ::1",
+		POOL_SGLANG("admin:\n  listen: [\"[::1]:29000\"]\n" POLICY_SGLANG)},
+	{SGLANG "--prometheus-port 29001 --prometheus-host 127.0.0.1",
+		POOL_SGLANG("admin:\n  listen: [\"127.0.0.1:29001\"]\n" POLICY_SGLANG)},
 	{SGLANG "--retry-max-retries 1 --queue-size 0",
 		POOL_SGLANG(
 			"pools:\n  - connector: sglang\n    policy: cache_aware\n    retries: 0\n"
