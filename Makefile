@@ -295,13 +295,14 @@ UNITDIR ?= /lib/systemd
 ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
 BASHDIR  = $(PREFIX)/share/bash-completion/completions
 UNITS   := $(DESTDIR)$(UNITDIR)
-place    = sed 's,/usr/local/\(bin/pd\|share/\),$(PREFIX)/\1,g' $(1) >$(2) && chmod 644 $(2)
+place    = sed 's,/usr/local/\(bin/pd\|libexec/\|share/\),$(PREFIX)/\1,g' $(1) >$(2) && chmod 644 $(2)
 places   = set -e; for f in $(1); do $(call place,$$f,$(2)/$$(basename $$f)); done
 .PHONY: install
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/pdrouter/fleet $(DESTDIR)/etc/pdrouter $(UNITS)/system $(UNITS)/user
 	install -d $(DOC)/examples $(DOC)/monitoring $(DOC)/proxies
 	install -m 755 $(B)/pdrouter $(B)/pdctl $(B)/pdfleet $(B)/pdtop $(DESTDIR)$(PREFIX)/bin/
+	install -D -m 755 $(B)/pdsim $(DESTDIR)$(PREFIX)/libexec/pdrouter/pdsim
 	install -m 644 etc/fleet/*.yaml $(DESTDIR)$(PREFIX)/share/pdrouter/fleet/
 	install -m 644 etc/pdrouter.yaml etc/pdrouter-minimal.yaml $(DOC)/
 	install -m 644 etc/examples/*.yaml $(DOC)/examples/

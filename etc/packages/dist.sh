@@ -34,8 +34,8 @@ make -s install DESTDIR="$stage/root" PREFIX=/usr/local UNITDIR=/usr/local/lib/s
 	exit 1
 }
 mv "$stage/root/usr/local" "$stage/$binary"
-strip "$stage/$binary"/bin/*
-etc/packages/sbom.py "$VERSION" "$stage/$binary/bin" >"$dist/$binary.spdx.json"
+strip "$stage/$binary"/bin/* "$stage/$binary"/libexec/pdrouter/*
+etc/packages/sbom.py "$VERSION" "$stage/$binary" >"$dist/$binary.spdx.json"
 cp "$dist/$binary.spdx.json" "$stage/$binary/share/doc/pdrouter/pdrouter.spdx.json"
 pack "$binary"
 rm -rf "$stage" "$dist/log"

@@ -2,8 +2,8 @@
 """The bill of materials of built programs, SPDX 2.3 in JSON: what they load (ELF), what of other packages was compiled into them
 (headers of packages that they do not load), and the Debian package and version of each.
 
-Usage: sbom.py VERSION FOLDER-OF-PROGRAMS >FILE; SOURCE_DATE_EPOCH is the time of the document.  In the checkout's folder
-or below it."""
+Usage: sbom.py VERSION FOLDER >FILE: where `make` has built the programs, or below which they are installed.
+SOURCE_DATE_EPOCH is the time of the document.  In the checkout's folder or below it."""
 import glob
 import hashlib
 import json
@@ -15,8 +15,8 @@ import time
 import urllib.parse
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAMS = ["pdctl", "pdfleet", "pdrouter", "pdtop"]
-SHIPPED = ["master", "worker", "shm", "proto"]
+PROGRAMS = ["bin/pdctl", "bin/pdfleet", "bin/pdrouter", "bin/pdtop", "libexec/pdrouter/pdsim"]
+SHIPPED = ["master", "worker", "shm", "proto", "tests/engine"]
 # of the compiler and the C library: what they bring is not listed by header
 TOOLCHAIN = ("libc6-dev", "linux-libc-dev", "libgcc-")
 FIELDS = ["binary:Package", "Version", "Architecture", "source:Package", "source:Version"]
@@ -85,19 +85,19 @@ def library(package):
 
 
 def document(version, folder):
-    programs = [f"{folder}/{name}" for name in PROGRAMS]
-    if not all(map(os.path.exists, programs)):
+    programs = {name: path for name in PROGRAMS for path in (f"{folder}/{name}", f"{folder}/{os.path.basename(name)}") if os.path.exists(path)}
+    if len(programs) < len(PROGRAMS):
         raise SystemExit(f"sbom.py: {folder} has not all programs")
     direct, indirect = set(), set()
-    for p in programs:
+    for p in programs.values():
         names, paths = needed(p), loaded(p)
         direct |= owners({path for name, path in paths.items() if name in names})
         indirect |= owners(paths.values())
     indirect -= direct
     sources = {about(p)["source:Package"] for p in direct}
     compiled_in = {p for p in headers() if about(p)["source:Package"] not in sources}
-    files = [{"fileName": "./bin/" + os.path.basename(p), "SPDXID": spdx_id("File-" + os.path.basename(p)), "checksums": digests(p),
-              "licenseConcluded": "Apache-2.0", "copyrightText": "NOASSERTION"} for p in programs]
+    files = [{"fileName": "./" + name, "SPDXID": spdx_id("File-" + os.path.basename(name)), "checksums": digests(path),
+              "licenseConcluded": "Apache-2.0", "copyrightText": "NOASSERTION"} for name, path in programs.items()]
     sums = sorted(c["checksumValue"] for f in files for c in f["checksums"] if c["algorithm"] == "SHA1")
     own = {"name": "pdrouter", "SPDXID": "SPDXRef-Package-pdrouter", "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": True,
            "packageVerificationCode": {"packageVerificationCodeValue": hashlib.sha1("".join(sums).encode()).hexdigest()},

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAMS = ("pdrouter", "pdctl", "pdfleet", "pdtop")
+PROGRAMS = ("pdrouter", "pdctl", "pdfleet", "pdtop", "pdsim")
 # machine: (tool and its arguments, what they print, what that is)
 BRANCHES = {
     "Advanced Micro Devices X86-64": [

@@ -16,8 +16,6 @@ root=$PWD/build/deb-root-$suite
 builder=$PWD/build/deb-build-$suite
 packages=$PWD/build/deb-packages-$suite
 log=$root.log
-sim=$PWD/build/release/pdsim
-[ "$suite" = "$here" ] || sim=/packages/pdsim
 
 skip() { # WHY: an explicit suite may be one that this machine cannot make
 	tail -n 5 "$log" >&2
@@ -76,7 +74,6 @@ build_there() {
 		}
 		cp "$builder"/src/build/deb/pdrouter_*.deb "$packages/" || exit
 	done
-	cp "$builder/src/build/release/pdsim" "$packages/"
 }
 if [ -z "${MACHINES:-}" ]; then
 	[ "$(id -u)" = 0 ] || { echo "$0: needs root" >&2; exit 2; }
@@ -112,7 +109,7 @@ whole() { # FILE TOKENS: it has that many events with text, and the end
 }
 serves_a_stream() { stream 5 >"$MACHINES/stream" && whole "$MACHINES/stream" 5; }
 engine() { # ROLE PORT
-	run systemd-run --quiet --unit="sim-$1" "$sim" --role "$1" --port "$2" --model m --token-delay 50
+	run systemd-run --quiet --unit="sim-$1" /usr/libexec/pdrouter/pdsim --role "$1" --port "$2" --model m --token-delay 50
 }
 ask_all_the_time() { # until $MACHINES/stop is there
 	while [ ! -e "$MACHINES/stop" ]; do
@@ -133,7 +130,7 @@ YAML
 
 machine_new deb "$root"
 mkdir "$MACHINES/packages"
-cp "$packages"/* "$MACHINES/packages/"
+cp "$packages"/pdrouter_*_"$arch".deb "$MACHINES/packages/"
 # the newer package has another conffile, too
 dpkg-deb -R "$packages/pdrouter_$new-1_$arch.deb" "$MACHINES/changed"
 echo '# a new line of a new version' >>"$MACHINES/changed/etc/pdrouter/pdrouter.yaml"

@@ -20,7 +20,6 @@ join() { # HOST ADDRESS: boots it
 	machine_new "$1"
 	printf '[Match]\nName=host0\n[Network]\nAddress=%s/24\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n' "$2" >"$MACHINES/$1/root/etc/systemd/network/10-host0.network"
 	systemctl --quiet --root="$MACHINES/$1/root" enable systemd-networkd
-	install build/release/pdsim "$MACHINES/$1/root/usr/local/bin/"
 	machine_boot "$1" --network-bridge=fleet --bind="$shared:/srv/fleet"
 	check "$1: make install" machine_run "$1" make -s -C "$PWD" install
 }

@@ -9,7 +9,7 @@ dir=$(mktemp -d)
 checks_own "$dir"
 doc=$dir/usr/share/doc/pdrouter
 
-names_prefix() { ! grep -rnE '/usr/local/(bin/pd|share/)' "$dir"; }
+names_prefix() { ! grep -rnE '/usr/local/(bin/pd|libexec/|share/)' "$dir"; }
 all_pages() {
 	local page
 	for page in etc/docs/*.md; do
@@ -36,7 +36,7 @@ materials() { # what a program loads is in it, and what was compiled in
 		assert doc["creationInfo"]["created"] == "1970-01-01T00:00:01Z"
 		links = {(r["relationshipType"], by[r["relatedSpdxElement"]]["name"]) for r in doc["relationships"] if r["relatedSpdxElement"] in by}
 		assert {("DYNAMIC_LINK", "libssl3"), ("DYNAMIC_LINK", "libzmq5"), ("DYNAMIC_LINK", "libc6"), ("STATIC_LINK", "libxxhash-dev"), ("STATIC_LINK", "liburcu-dev")} <= links, links
-		assert all(p["versionInfo"] for p in by.values()) and [f["fileName"] for f in doc["files"]] == ["./bin/pdctl", "./bin/pdfleet", "./bin/pdrouter", "./bin/pdtop"]
+		assert all(p["versionInfo"] for p in by.values()) and [f["fileName"] for f in doc["files"]] == ["./bin/pdctl", "./bin/pdfleet", "./bin/pdrouter", "./bin/pdtop", "./libexec/pdrouter/pdsim"]
 	E
 }
 
