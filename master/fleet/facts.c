@@ -95,6 +95,8 @@ facts_reason(const struct facts *x)
 	const struct engine *e = &x->ep->engine;
 	const char *why = health_reason(e);
 
+	if (x->ep->source == NULL)
+		return "no longer listed, its last requests end";
 	if (why[0] == '\0' && x->has_slot)
 		why = refusal_text(x->ep->fleet->seg, e->slot);
 	return why[0] != '\0' ? why : health_refused(e);

@@ -106,7 +106,8 @@ def test_a_removed_one_keeps_its_slot_until_then(world):
     other = world.engine("prefill")
     r.reload(pools=[world.pool([other], d)])
     wait("it to be removed", lambda: shown(r, p.url)["state"] == "draining")  # the other one is up
-    assert shown(r, p.url)["kv_outstanding"] == 3
+    assert shown(r, p.url)["kv_outstanding"] == 3 and "no longer listed" in shown(r, p.url)["reason"]
+    assert "no longer listed" in r.ctl("status").stdout
     finish(streams, d)
     r.wait_log("endpoint drained")
     r.look_over()
