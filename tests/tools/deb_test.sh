@@ -18,21 +18,21 @@ packages=$PWD/build/deb-packages-$suite
 log=$root.log
 
 skip() { # WHY: an explicit suite may be one that this machine cannot make
-	tail -n 5 "$log" >&2
+	tail -n 5 "$log" 2>/dev/null >&2
 	echo "deb-test: $suite SKIPPED: $1" >&2
 	[ "$suite" = "$here" ] && exit 2
 	exit 0
 }
 fresh_root() {
-	local options=(--variant=minbase --include=systemd,systemd-sysv,dbus,procps,curl)
+	local options=(--variant=minbase "--include=systemd,systemd-sysv,dbus,procps,curl")
 	local script=/usr/share/debootstrap/scripts/$suite
 	[ ! -e "$root.done" ] || return 0
 	command -v debootstrap >/dev/null || skip "needs debootstrap"
-	rm -rf "$root"
+	rm -rf --one-file-system "$root" # debootstrap that was stopped leaves /proc mounted
 	if [ ! -e "$script" ]; then # newer than debootstrap: all Ubuntus have one script
 		[ -n "${MIRROR:-}" ] || skip "MIRROR=URL has to name a mirror of it"
 		script=/usr/share/debootstrap/scripts/gutsy
-		options+=(--components=main,universe)
+		options+=("--components=main,universe")
 	fi
 	debootstrap "${options[@]}" "$suite" "$root" "${MIRROR:-}" "$script" >"$log" 2>&1 || skip "debootstrap failed"
 	touch "$root.done"
