@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/nspawn.sh
 old=0.0.1 new=0.0.2 # of the packages
 arch=$(dpkg --print-architecture)
-here=$(. /etc/os-release && echo "$VERSION_CODENAME")
+here=$(sed -n "s/^VERSION_CODENAME=//p" /etc/os-release)
 suite=${SUITE:-bookworm}
 root=$PWD/build/deb-root-$suite
 builder=$PWD/build/deb-build-$suite
