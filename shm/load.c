@@ -25,6 +25,7 @@
 #include "shm/blame.h"
 #include "shm/busy.h"
 #include "shm/eject.h"
+#include "shm/sibling_load.h"
 #include "shm/latency.h"
 #include "shm/load_word.h"
 #include "shm/own.h"
@@ -321,7 +322,8 @@ load_foreign(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_a
 uint64_t
 load_score(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t max_age_ms)
 {
-	return (uint64_t)load_count(seg, ep) + load_foreign(seg, ep, now_ms, max_age_ms);
+	return (uint64_t)load_count(seg, ep) + load_foreign(seg, ep, now_ms, max_age_ms) +
+	       sibling_load_get(seg, ep, now_ms).requests;
 }
 
 uint32_t

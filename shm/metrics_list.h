@@ -82,6 +82,15 @@
 	X(NOTES_MISSED, "pdrouter_requests_unlisted_total", "Requests that found no room in shared_memory.running_requests: pdctl requests does not show them while they run.") \
 	X(PREFIX_USED, "pdrouter_prefix_index_words_total", "Words of the prefix index that were used for the first time; shared_memory.prefix_index has one for each 8 bytes.") \
 	X(PREFIX_LOST, "pdrouter_prefix_index_lost_total", "Words of the prefix index that were in use, and were taken for another prompt; many: raise shared_memory.prefix_index.") \
+	X(SIBLING_NOTES_SENT, "pdrouter_sibling_notes_sent_total", "Prompts, with their engines, that were sent to other routers (siblings.listen).") \
+	X(SIBLING_NOTES_DROPPED, "pdrouter_sibling_notes_dropped_total", "Prompts that were not sent to other routers, for want of room in siblings.ring.") \
+	X(SIBLING_NOTES, "pdrouter_sibling_notes_received_total", "Prompts, with their engines, that came from other routers.") \
+	X(SIBLING_UNKNOWN, "pdrouter_sibling_engines_unknown_total", "Prompts and loads of engines that other routers have and this one has not: another URL, role or name of the pool.") \
+	X(SIBLING_MISSED, "pdrouter_sibling_messages_missed_total", "Messages of other routers that did not come.") \
+	X(SIBLING_REFUSED_MAC, "pdrouter_sibling_messages_refused_total{reason=\"secret\"}", "Messages that were not believed: made with another secret, not to be read, older than 30 s by both clocks, or seen before.") \
+	X(SIBLING_REFUSED_FORM, "pdrouter_sibling_messages_refused_total{reason=\"form\"}", "") \
+	X(SIBLING_REFUSED_OLD, "pdrouter_sibling_messages_refused_total{reason=\"old\"}", "") \
+	X(SIBLING_REFUSED_SEEN, "pdrouter_sibling_messages_refused_total{reason=\"seen\"}", "") \
 	X(SPANS_DROPPED, "pdrouter_spans_dropped_total", "Spans that found no room in tracing.ring.") \
 	X(RELOADS, "pdrouter_reloads_total", "Configurations put in force after the first.")            \
 	X(UPGRADES_FAILED, "pdrouter_upgrades_failed_total", "Upgrades after which this instance went on serving.") \
@@ -101,6 +110,7 @@
 	X(REPAIRED_ANNOUNCEMENTS, "pdrouter_memory_repaired_total{where=\"announcements\"}", "") \
 	X(REPAIRED_QUEUES, "pdrouter_memory_repaired_total{where=\"queues\"}", "") \
 	X(REPAIRED_SPANS, "pdrouter_memory_repaired_total{where=\"spans\"}", "") \
+	X(REPAIRED_SIBLINGS, "pdrouter_memory_repaired_total{where=\"siblings\"}", "") \
 	X(REPAIRED_METRICS, "pdrouter_memory_repaired_total{where=\"metrics\"}", "") \
 	X(LOG_DROPPED, "pdrouter_log_lines_dropped_total", "Log lines that were dropped because stderr took no bytes.")
 
@@ -117,6 +127,8 @@
 	X(INSTANCE, "pdrouter_instance", "Number of this instance: 1, and 1 more with each upgrade.") \
 	X(OLD_INSTANCES, "pdrouter_old_instances", "Older instances that finish their requests.") \
 	X(OLD_REQUESTS, "pdrouter_old_instances_requests", "Requests in flight in older instances; no other metric of this page counts them.") \
+	X(SIBLINGS_CONNECTED, "pdrouter_siblings_connected", "Other routers of siblings.routers whose messages come.") \
+	X(SIBLINGS_SILENT, "pdrouter_siblings_silent", "Other routers of siblings.routers whose messages do not come.") \
 	X(STATUS_VIEWERS, "pdrouter_status_viewers", "Open streams of the status page; each is a request in flight, too.")
 
 /* Histograms per pool, in seconds on the page, microseconds in the slab. */

@@ -3,9 +3,9 @@
 #include <assert.h>
 #include <string.h>
 
-#include "shm/core/atomic.h"
 #include "shm/core/suspect.h"
 #include "shm/metrics.h"
+#include "shm/ring.h"
 
 /* Before each attribute.  The value follows: the bytes of a text, or a uint64_t. */
 struct attr_head {
@@ -61,46 +61,11 @@ span_number(struct span_record *s, enum span_attr key, uint64_t n)
 	add(s, key, &n, sizeof(n));
 }
 
-/* Copies n bytes into the ring at a position, over its end if need be. */
-static void
-copy_in(const struct seg *seg, uint32_t worker, uint64_t at, const void *from, size_t n)
-{
-	const size_t size = seg->hdr->span_bytes, begin = (size_t)(at % size);
-	const size_t first = n < size - begin ? n : size - begin;
-	unsigned char *data = seg_span_data(seg, worker);
-
-	memcpy(data + begin, from, first);
-	memcpy(data, (const unsigned char *)from + first, n - first);
-}
-
-static void
-copy_out(const struct seg *seg, uint32_t worker, uint64_t at, void *to, size_t n)
-{
-	const size_t size = seg->hdr->span_bytes, begin = (size_t)(at % size);
-	const size_t first = n < size - begin ? n : size - begin;
-	const unsigned char *data = seg_span_data(seg, worker);
-
-	memcpy(to, data + begin, first);
-	memcpy((unsigned char *)to + first, data, n - first);
-}
-
 void
 span_put(struct seg *seg, uint32_t worker, const struct span_record *s)
 {
-	struct span_ring *ring = seg_span_ring(seg, worker);
-	const uint64_t written = shm_load(&ring->written);
-	/* The exporter has copied what is before `read`.  Pairs with spans_done(). */
-	const uint64_t used = written - shm_load_acquire(&ring->read);
-	const uint64_t size = seg->hdr->span_bytes;
-
-	if (used > size ||
-		size - used < s->head.bytes) { /* above `size`: the exporter repairs it */
+	if (!ring_put(seg_span_ring(seg, worker), seg->hdr->span_bytes, s, s->head.bytes))
 		metric_add(seg_slab(seg, worker), M_SPANS_DROPPED, 1);
-		return;
-	}
-	copy_in(seg, worker, written, s, s->head.bytes);
-	/* The record's bytes come first.  Pairs with spans_next(). */
-	shm_store_release(&ring->written, written + s->head.bytes);
 }
 
 /* --- the reader ---------------------------------------------------------------------------------- */
@@ -108,14 +73,13 @@ span_put(struct seg *seg, uint32_t worker, const struct span_record *s)
 uint64_t
 spans_begin(const struct seg *seg, uint32_t worker)
 {
-	return shm_load(&seg_span_ring(seg, worker)->read);
+	return ring_begin(seg_span_ring(seg, worker));
 }
 
 void
 spans_done(struct seg *seg, uint32_t worker, uint64_t at)
 {
-	/* The copies are made: the worker may overwrite the bytes.  Pairs with span_put(). */
-	shm_store_release(&seg_span_ring(seg, worker)->read, at);
+	ring_done(seg_span_ring(seg, worker), at);
 }
 
 void
@@ -182,22 +146,23 @@ is_record(const struct span_record *s, size_t bytes)
 static size_t
 take(const struct seg *seg, uint32_t worker, uint64_t at, uint64_t left, struct span_record *ret)
 {
+	const struct byte_ring *ring = seg_span_ring(seg, worker);
+	const uint32_t size = seg->hdr->span_bytes;
 	uint32_t bytes;
 
 	if (left < sizeof(ret->head))
 		return 0;
-	copy_out(seg, worker, at, &bytes, sizeof(bytes));
+	ring_copy(ring, size, at, &bytes, sizeof(bytes));
 	if (bytes < sizeof(ret->head) || bytes > SPAN_MAX || bytes > left)
 		return 0;
-	copy_out(seg, worker, at, ret, bytes);
+	ring_copy(ring, size, at, ret, bytes);
 	return is_record(ret, bytes) ? bytes : 0;
 }
 
 bool
 spans_next(struct seg *seg, uint32_t worker, uint64_t *at, struct span_record *ret)
 {
-	/* The bytes before it are records.  Pairs with span_put(). */
-	const uint64_t written = shm_load_acquire(&seg_span_ring(seg, worker)->written);
+	const uint64_t written = ring_end(seg_span_ring(seg, worker));
 	const uint64_t left = written - *at;
 	size_t bytes;
 

@@ -1,14 +1,10 @@
 /*
- * Finished spans on their way from the workers to the exporter: a ring of bytes for each worker slot.  struct span_ring is
- * in shm/core/layout.h, the words of the spans in shm/span_list.h.
+ * Finished spans on their way from the workers to the exporter: a ring (shm/ring.h) for each worker slot.  The words of
+ * the spans are in shm/span_list.h.
  *
- * A ring has one writer, the worker of the slot, and one reader, the exporter.  Positions count bytes since the start and
- * never go back.  A record is published by one store of `written` after its bytes, so a worker that is killed leaves at
- * most a record that no process sees.  The exporter stores `read` when the spans have been answered for: one that is killed
- * leaves a batch that its successor sends again.  No process waits: a span without room is dropped and counted.
- *
- * The reader trusts no byte: it copies a record, and then checks the copy.  A ring that cannot be is read from its
- * present end on, and counted (SUSPECT_SPANS).
+ * The writer is the worker of the slot, the reader the exporter, which stores `read` when the spans have been answered for:
+ * one that is killed leaves a batch that its successor sends again.  A span without room is dropped and counted.  A ring
+ * that cannot be is read from its present end on, and counted (SUSPECT_SPANS).
  *
  * Process: workers write; the exporter reads.  Times are clock_us().
  */

@@ -11,6 +11,7 @@
 
 #include "shm/core/atomic.h"
 #include "shm/eject.h"
+#include "shm/sibling_load.h"
 #include "shm/pace.h"
 #include "shm/core/seg.h"
 
@@ -23,8 +24,9 @@ struct ep_view {
 	enum ep_away away;
 	uint32_t tag;
 	uint32_t count, tokens, foreign;
-	uint64_t ramp_from_ms; /* 0: at full weight */
-	uint64_t share;        /* 0: it has its whole weight; shm/pace.h */
+	struct sibling_load siblings; /* of other routers; `foreign` has none of it */
+	uint64_t ramp_from_ms;        /* 0: at full weight */
+	uint64_t share;               /* 0: it has its whole weight; shm/pace.h */
 };
 
 /* Of both words; most endpoints are neither. */
@@ -60,6 +62,7 @@ ep_view(const struct seg *seg, uint32_t ep, uint64_t now_ms, uint64_t foreign_ma
 		.count = word_count(shm_load(&e->count)),
 		.tokens = word_count(shm_load(&e->tokens)),
 		.foreign = ep_word_foreign(foreign, now_ms, foreign_max_age_ms),
+		.siblings = sibling_load_get(seg, ep, now_ms),
 		.away = ep_away(eject, shm_load(&e->busy), now_ms),
 		.ramp_from_ms = up_ms > back_ms ? up_ms : back_ms,
 		.share = share_word(seg, ep),

@@ -77,7 +77,9 @@ answer_of(const struct query *q, enum role role, const struct table_pick *pick)
 	a.bar = bar_of(pick, &a.view, q->model, q->groups);
 	a.short_context = a.te->max_context != 0 && q->tokens > a.te->max_context;
 	a.weight = weight_now(q, &a);
-	a.load = tokens ? a.view.tokens + q->tokens : (uint64_t)a.view.count + a.view.foreign + 1;
+	a.view.foreign += a.view.siblings.requests;
+	a.load = tokens ? (uint64_t)a.view.tokens + a.view.siblings.tokens + q->tokens
+			: (uint64_t)a.view.count + a.view.foreign + 1;
 	return a;
 }
 
@@ -393,7 +395,7 @@ look_up(struct query *q, const char *prompt, size_t n, struct known *ret)
 	const enum splice_key where = scan(prompt, n, &doc, &ret->body);
 	const uint32_t block = doc.prompt_items > 0 ? prefix_block_of(seg, q->pool) : 0;
 
-	prefix_secret_make(&secret, seg->hdr->seed);
+	prefix_secret_make(&secret, seg->hdr->prefix_seed);
 	q->tokens = prompt_tokens(&doc);
 	if (seg->hdr->prefix_buckets != 0 && where != SK_N_KEYS &&
 		prompt_cut(&secret, &doc, where, q->name, block, &ret->key)) {

@@ -32,6 +32,8 @@ struct scrape {
 	char running[128], waiting[128];
 	/* highest number of this router's requests there since the page was requested */
 	uint32_t sent;
+	uint32_t
+		siblings; /* the largest number that other routers said that they have there (shm/sibling_load.h) */
 	uint64_t turnover;    /* ep_turnover() when it was */
 	uint32_t former;      /* the figure of the scrape before this one */
 	uint64_t interval_ms; /* the turn was armed by */
@@ -82,8 +84,10 @@ note_sent(struct scrape *s)
 	/* Only what is reserved is sent: of an idle endpoint no worker's row needs to be read. */
 	const uint32_t slot = s->engine->slot,
 		       sent = load_count(seg, slot) == 0 ? 0 : load_sent_sum(seg, slot);
+	const struct sibling_load siblings = sibling_load_get(seg, slot, clock_ms());
 
 	s->sent = sent > s->sent ? sent : s->sent;
+	s->siblings = siblings.requests > s->siblings ? siblings.requests : s->siblings;
 }
 
 static void
@@ -119,7 +123,7 @@ on_turn(void *arg)
 	copy_name(s->running, e->pool->metric_running);
 	copy_name(s->waiting, e->pool->metric_waiting);
 	s->turnover = ep_turnover(e->prober->seg, e->slot);
-	s->sent = 0;
+	s->sent = s->siblings = 0;
 	note_sent(s);
 	probe_get(s->probe, &(struct probe_request){.addr = &e->addr,
 				    .authority = e->authority,
@@ -158,11 +162,13 @@ count_of(double v)
 static uint32_t
 foreign(struct scrape *s, const struct ep_scrape *figures)
 {
-	uint64_t all = (uint64_t)figures->running + figures->waiting;
+	uint64_t all = (uint64_t)figures->running + figures->waiting, known;
 	uint32_t former = s->former, now;
 
 	note_sent(s);
-	all = all > s->sent ? all - s->sent : 0;
+	known = (uint64_t)s->sent +
+		s->siblings; /* those of other routers count by what these say */
+	all = all > known ? all - known : 0;
 	now = all < EP_FOREIGN_MAX ? (uint32_t)all : EP_FOREIGN_MAX;
 	s->former = now;
 	if (s->turnover == ep_turnover(s->engine->prober->seg, s->engine->slot))

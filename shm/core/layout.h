@@ -37,9 +37,13 @@ struct shm_header { /* W: master, before any fork */
 	uint32_t prefix_buckets;
 	uint32_t nslots;   /* process slots: 2 x max_workers + SLOT_EXTRA */
 	uint32_t instance; /* 1, and 1 more with each upgrade; stands in the nonces of flags */
+	uint32_t
+		sibling_bytes; /* of a worker's ring for other routers (shm/siblings.h); 0: there is none */
 	uint64_t bytes;
 	uint64_t build;   /* hash of the build id: a segment of another build is refused */
 	uint64_t seed[2]; /* drawn at the start: what clients' names are hashed with */
+	/* what prompts are hashed with: siblings have the same */
+	uint64_t prefix_seed[2];
 };
 
 /* Process slots: workers of all generations, then the single processes, then the master. */
@@ -376,13 +380,28 @@ struct kv_count_words {
 	_Alignas(SHM_LINE) uint64_t word[KV_COUNT_WORDS];
 };
 
-/* Finished spans of one worker slot (spans.c): positions count bytes, and never go back. */
-struct span_ring {
+/* The head of a ring of records (ring.h): positions count bytes, and never go back.  A worker slot has one for spans
+ * (spans.c), and one for other routers
+ * (siblings.c). */
+struct byte_ring {
 	/* the end of the last record.  W: its worker */
 	_Alignas(SHM_LINE) uint64_t written;
-	/* records before it are done with.  W: exporter */
+	/* records before it are done with.  W: exporter; of the other ring the notifier */
 	_Alignas(SHM_LINE) uint64_t read;
-	/* followed by span_bytes bytes */
+	/* followed by span_bytes bytes, or by sibling_bytes */
+};
+
+/* What other routers know an endpoint by (siblings.h).  W: master, both. */
+struct sibling_engine {
+	uint64_t id;  /* a hash of its URL and role; 0: none */
+	uint64_t row; /* of its pool in the prefix index */
+};
+
+/* What comes from another router (siblings.h).  W: notifier, all of it. */
+#define SIBLINGS_MAX 16
+#define SIBLING_WORDS 16
+struct sibling_words {
+	_Alignas(SHM_LINE) uint64_t word[SIBLING_WORDS];
 };
 
 /* A request in flight, or one that has ended (shm/notes.h).  W: its worker, all of it. */

@@ -29,6 +29,7 @@
 #define MAX_QUEUE 65536     /* slots of one pool */
 #define MAX_API_KEYS 65536
 #define MAX_SPAN_BYTES (256u << 20)
+#define MAX_SIBLING_BYTES (256u << 20)
 #define MAX_NOTES (1u << 20)
 #define MAX_PREFIX_BUCKETS (1u << 30)
 #define MAX_POOLS 4096 /* METRIC_NO_POOL is 0xffff; more would only make the slabs huge */
@@ -70,7 +71,8 @@ static_assert(sizeof(struct kv_count_words) == SHM_LINE, "no two endpoints share
 static_assert(sizeof(struct metrics_slab) % SHM_LINE == 0, "no two slabs share a line");
 static_assert(sizeof(struct prefix_engine) == SHM_LINE / 2, "half a line each");
 static_assert(sizeof(struct prefix_bucket) == SHM_LINE / 2, "a cache line each");
-static_assert(sizeof(struct span_ring) == 2 * SHM_LINE, "worker and exporter write a line each");
+static_assert(sizeof(struct byte_ring) == 2 * SHM_LINE, "writer and reader write a line each");
+static_assert(sizeof(struct sibling_words) == SHM_LINE, "as drawn in shm/README");
 static_assert(sizeof(struct notes_head) == SHM_LINE && sizeof(struct note_words) == 2 * SHM_LINE,
 	"as drawn in shm/README");
 static_assert(sizeof(struct queue_head) == 2 * SHM_LINE,
@@ -87,6 +89,7 @@ enum part {
 	PART_POOL_NAMES,
 	PART_NAMED,
 	PART_KV_SOURCES,
+	PART_SIBLING_ENGINES,
 	PART_SECRET, /* the first of those that have keys: master and workers alone map them */
 	PART_TICKETS = PART_SECRET,
 	PART_ARENAS,
@@ -112,6 +115,9 @@ enum part {
 	PART_NAMED_COUNTS,
 	PART_SLABS,
 	PART_SPANS,
+	PART_SIBLING_RINGS,
+	PART_SIBLING_LOADS,
+	PART_SIBLINGS,
 	PART_NOTES,
 	PART_PREFIX_ENGINES,
 	PART_PREFIX,
@@ -170,6 +176,7 @@ static void
 lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 {
 	const size_t workers = worker_slots(s), slots = workers + SLOT_EXTRA;
+	const bool siblings = s->sibling_bytes > 0;
 	const size_t named = (size_t)NAMED_MODEL_SLOTS + named_key_slots(s->max_api_keys);
 	// clang-format off
 	const struct seg_part want[PART_N] = {
@@ -182,6 +189,7 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_POOL_NAMES] = { "pool names", 0, (size_t)s->max_pools * SEG_POOL_NAME },
 		[PART_NAMED]      = { "names", 0, named * sizeof(struct named_slot) },
 		[PART_KV_SOURCES] = { "sources of KV events", 0, s->max_endpoints * sizeof(struct kv_source_words) },
+		[PART_SIBLING_ENGINES] = { "sibling engines", 0, siblings ? s->max_endpoints * sizeof(struct sibling_engine) : 0 },
 		[PART_TICKETS]    = { "tickets", 0, sizeof(struct tickets) },
 		[PART_ARENAS]     = { "table arenas", 0, SHM_ARENAS * arena_bytes(s) },
 		[PART_KEYS_ARENAS] = { "key arenas", 0, SHM_KEYS_ARENAS * keys_arena_bytes(s) },
@@ -204,7 +212,10 @@ lay_out(const struct seg_sizes *s, struct seg_part part[SEG_NPARTS])
 		[PART_EXEMPLARS]  = { "exemplars", 0, s->max_pools * METRIC_EXEMPLAR_BYTES },
 		[PART_NAMED_COUNTS] = { "counts by name", 0, named * sizeof(struct named_count) },
 		[PART_SLABS]      = { "metric slabs", 0, slots * metrics_slab_bytes(s->max_pools) },
-		[PART_SPANS]      = { "spans", 0, workers * (sizeof(struct span_ring) + s->span_bytes) },
+		[PART_SPANS]      = { "spans", 0, workers * (sizeof(struct byte_ring) + s->span_bytes) },
+		[PART_SIBLING_RINGS]   = { "sibling rings", 0, siblings ? workers * (sizeof(struct byte_ring) + s->sibling_bytes) : 0 },
+		[PART_SIBLING_LOADS] = { "sibling loads", 0, siblings ? s->max_endpoints * sizeof(uint64_t) : 0 },
+		[PART_SIBLINGS] = { "siblings", 0, siblings ? SIBLINGS_MAX * sizeof(struct sibling_words) : 0 },
 		[PART_NOTES]      = { "requests", 0, workers * notes_bytes(s) },
 		[PART_PREFIX_ENGINES] = { "prefix engines", 0, s->max_endpoints * sizeof(struct prefix_engine) },
 		[PART_PREFIX]     = { "prefix index", 0, s->prefix_buckets * sizeof(struct prefix_bucket) },
@@ -243,7 +254,8 @@ sizes_possible(const struct seg_sizes *s)
 	       s->queue_slots <= MAX_QUEUE && s->max_api_keys <= MAX_API_KEYS &&
 	       s->span_bytes <= MAX_SPAN_BYTES && s->span_bytes % SHM_LINE == 0 &&
 	       s->running_requests <= MAX_NOTES && s->kept_requests <= MAX_NOTES &&
-	       s->prefix_buckets <= MAX_PREFIX_BUCKETS && s->prefix_buckets % 2 == 0;
+	       s->prefix_buckets <= MAX_PREFIX_BUCKETS && s->prefix_buckets % 2 == 0 &&
+	       s->sibling_bytes <= MAX_SIBLING_BYTES && s->sibling_bytes % SHM_LINE == 0;
 }
 
 static struct seg *
@@ -283,6 +295,10 @@ seg_at(unsigned char *base, const struct seg_sizes *sizes)
 	seg->named_counts = AT(PART_NAMED_COUNTS);
 	seg->slabs = AT(PART_SLABS);
 	seg->spans = AT(PART_SPANS);
+	seg->sibling_rings = AT(PART_SIBLING_RINGS);
+	seg->sibling_engines = AT(PART_SIBLING_ENGINES);
+	seg->sibling_loads = AT(PART_SIBLING_LOADS);
+	seg->siblings = AT(PART_SIBLINGS);
 	seg->notes = AT(PART_NOTES);
 	seg->prefix_engines = AT(PART_PREFIX_ENGINES);
 	seg->prefix = AT(PART_PREFIX);
@@ -378,10 +394,15 @@ seg_new(const struct seg_sizes *sizes, uint64_t build, struct seg **ret)
 		.prefix_buckets = sizes->prefix_buckets,
 		.nslots = worker_slots(sizes) + SLOT_EXTRA,
 		.instance = sizes->instance,
+		.sibling_bytes = sizes->sibling_bytes,
 		.bytes = bytes,
 		.build = build,
 		.seed = {rnd_u64(), rnd_u64()},
+		.prefix_seed = {sizes->prefix_seed[0], sizes->prefix_seed[1]},
 	};
+	if ((sizes->prefix_seed[0] | sizes->prefix_seed[1]) == 0)
+		for (int i = 0; i < 2; i++)
+			(*ret)->hdr->prefix_seed[i] = rnd_u64();
 	return 0;
 }
 
@@ -448,6 +469,7 @@ seg_check(const struct shm_header *hdr, uint64_t build)
 		.running_requests = hdr->running_requests,
 		.kept_requests = hdr->kept_requests,
 		.prefix_buckets = hdr->prefix_buckets,
+		.sibling_bytes = hdr->sibling_bytes,
 	};
 
 	if (hdr->magic != SHM_MAGIC || hdr->version != SHM_VERSION || hdr->build != build)

@@ -26,7 +26,9 @@ struct seg_sizes {
 	uint32_t span_bytes;                      /* per worker; a multiple of SHM_LINE */
 	uint32_t running_requests, kept_requests; /* per worker */
 	uint32_t prefix_buckets;                  /* even; 0: no prefix index */
+	uint32_t sibling_bytes;                   /* per worker; a multiple of SHM_LINE; 0: none */
 	uint32_t instance;                        /* whose segment this is; no size */
+	uint64_t prefix_seed[2];                  /* no size; 0, 0: drawn */
 };
 
 struct seg {
@@ -56,10 +58,14 @@ struct seg {
 	struct fallback *fallbacks;         /* [max_pools] */
 	/* [max_pools][METRIC_EXEMPLARS][METRIC_BUCKETS + 1]: shm/exemplar.h */
 	struct exemplar_words *exemplars;
-	struct prefix_engine *prefix_engines; /* [max_endpoints] */
-	struct prefix_bucket *prefix;         /* [prefix_buckets] */
-	unsigned char *slabs;                 /* [nslots] metrics slabs: seg_slab() */
-	unsigned char *spans;                 /* [worker slots] rings: seg_span_ring() */
+	struct prefix_engine *prefix_engines;   /* [max_endpoints] */
+	struct prefix_bucket *prefix;           /* [prefix_buckets] */
+	unsigned char *slabs;                   /* [nslots] metrics slabs: seg_slab() */
+	unsigned char *spans;                   /* [worker slots] rings: seg_span_ring() */
+	uint64_t *sibling_loads; /* [max_endpoints], if there are rings: shm/sibling_load.h */
+	unsigned char *sibling_rings;           /* [worker slots] rings: seg_sibling_ring() */
+	struct sibling_engine *sibling_engines; /* [max_endpoints], if there are rings */
+	struct sibling_words *siblings;         /* [SIBLINGS_MAX] */
 	unsigned char *notes; /* [worker slots] tables and rings: seg_notes(), seg_note() */
 	/* [max_pools][64]; a name stays with its number for ever. W: master */
 	char *pool_names;
@@ -84,7 +90,7 @@ struct seg_part {
 	const char *name;
 	size_t offset, bytes;
 };
-#define SEG_NPARTS 35
+#define SEG_NPARTS 39
 
 /* Bytes a segment of these sizes takes, and its parts (ret_parts may be NULL). */
 size_t seg_size(const struct seg_sizes *sizes, struct seg_part ret_parts[SEG_NPARTS]);
@@ -152,18 +158,20 @@ seg_note(const struct seg *seg, uint32_t worker, uint32_t i)
 	return (struct note_words *)(void *)(seg_notes(seg, worker) + 1) + i;
 }
 
-static inline struct span_ring *
+static inline struct byte_ring *
 seg_span_ring(const struct seg *seg, uint32_t worker)
 {
-	const size_t bytes = sizeof(struct span_ring) + seg->hdr->span_bytes;
+	const size_t bytes = sizeof(struct byte_ring) + seg->hdr->span_bytes;
 
-	return (struct span_ring *)(void *)(seg->spans + worker * bytes);
+	return (struct byte_ring *)(void *)(seg->spans + worker * bytes);
 }
 
-static inline unsigned char *
-seg_span_data(const struct seg *seg, uint32_t worker)
+static inline struct byte_ring *
+seg_sibling_ring(const struct seg *seg, uint32_t worker)
 {
-	return (unsigned char *)(seg_span_ring(seg, worker) + 1);
+	const size_t bytes = sizeof(struct byte_ring) + seg->hdr->sibling_bytes;
+
+	return (struct byte_ring *)(void *)(seg->sibling_rings + worker * bytes);
 }
 
 static inline struct queue_head *

@@ -22,6 +22,7 @@
 	X(ANNOUNCEMENTS, "announcements")                                                               \
 	X(QUEUES, "queues")                                                                             \
 	X(SPANS, "spans")                                                                               \
+	X(SIBLINGS, "siblings")                                                                         \
 	X(METRICS, "metrics")
 /* clang-format on */
 #define SUSPECT_ENUM(id, name) SUSPECT_##id,

@@ -41,7 +41,8 @@ fleet_init(struct fleet *f, const struct fleet_plan *plan)
 		.max_endpoints = 2 * plan->n,
 		.max_pools = 1,
 		.flags_per_worker = 64,
-		.prefix_buckets = plan->prefix_buckets};
+		.prefix_buckets = plan->prefix_buckets,
+		.sibling_bytes = plan->talks ? SHM_LINE : 0}; /* no ring is used */
 	struct table_builder b;
 	struct table_pool *tp;
 	void *arena;

@@ -3,6 +3,7 @@
  * pool, published as the master does it.
  */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shm/base/conf.h"
@@ -23,6 +24,7 @@ struct fleet_plan {
 	enum policy_kind policy;      /* of both roles */
 	enum load_kind loads[ROLE_N]; /* what they compare */
 	uint32_t prefix_buckets;      /* of the prefix index; 0: there is none */
+	bool talks;                   /* what other routers say counts (shm/sibling_load.h) */
 	uint64_t
 		capacity; /* tokens that each engine says that its cache holds; 0: it does not say */
 };

@@ -20,6 +20,7 @@
 
 #define NET_S 0.0005 /* one way between router and engine */
 #define SCRAPE_MS 1000
+#define TOLD_AGAIN_S 0.1
 #define FOREIGN_MAX_AGE_MS 3000
 #define CLOCK_FROM_MS 1000000 /* clock_ms at the start: a machine has been up for a while */
 #define WARM_UP 10            /* the first 1 / so many of the requests are not counted */
@@ -38,6 +39,9 @@ enum event_kind {
 	ON_SCRAPE,      /* the master asks, */
 	ON_SCRAPE_PAGE, /* the engine writes down its figures, */
 	ON_SCRAPE_BACK, /* the master reads them */
+	ON_TOLD_BEGIN,  /* another router knows that the request was placed, */
+	ON_TOLD_END,    /* that the engine is through with it; */
+	ON_TOLD,        /* and says again what it has */
 	ON_SAMPLE,
 	NKINDS
 };
@@ -79,6 +83,7 @@ struct req {
 	double wait_s[ROLE_N];
 	uint32_t uncached;         /* tokens that the prefill engine computes */
 	struct prefix_guess guess; /* what the router expects there */
+	uint32_t told;             /* tokens that other routers are told of */
 };
 
 struct scrape {
@@ -103,9 +108,10 @@ struct router {
 	struct prefix_key key;
 	struct prefix_found *found;
 	struct membuf text;
-	struct scrape *scrapes; /* [2n], as the table's endpoints */
-	uint32_t often;         /* of them */
-	double *known[ROLE_N];  /* [n] the scraped figures, for BY_SCRAPE */
+	struct scrape *scrapes;        /* [2n], as the table's endpoints */
+	uint32_t often;                /* of them */
+	double *known[ROLE_N];         /* [n] the scraped figures, for BY_SCRAPE */
+	struct sibling_load *siblings; /* [n] what other routers have at prefill engines */
 };
 
 struct sim {
@@ -215,6 +221,72 @@ cached_keep(
 	select_means_add(&r->workers[sel->slot].means, sel, held->tokens);
 }
 
+static uint64_t
+clock_of(const struct sim *s)
+{
+	return CLOCK_FROM_MS + (uint64_t)(s->now_s * 1000);
+}
+
+/* Tells the other routers, each after talk_s. */
+static void
+tell(struct sim *s, uint32_t req, enum event_kind kind)
+{
+	if (s->plan->talk_s == 0 || s->cache == NULL)
+		return;
+	for (uint32_t i = 0; i < s->plan->routers; i++)
+		if (i != s->plan->trace->demands[req].router)
+			event_add(s, s->plan->talk_s, kind, i, req);
+}
+
+static void
+hear_load(struct sim *s, const struct event *ev, bool begins)
+{
+	struct router *r = &s->routers[ev->router];
+	const uint32_t ep = s->reqs[ev->what].ep[ROLE_PREFILL];
+	struct sibling_load *h = &r->siblings[ep];
+
+	h->requests += begins ? 1 : -1u;
+	h->tokens += begins ? s->reqs[ev->what].told : -s->reqs[ev->what].told;
+	sibling_load_set(
+		r->fleet.seg, slot_of(r, ROLE_PREFILL, ep), h->requests, h->tokens, clock_of(s));
+}
+
+static void
+on_told_begin(struct sim *s, const struct event *ev)
+{
+	const struct demand *d = &s->plan->trace->demands[ev->what];
+	struct router *r = &s->routers[ev->router];
+	const struct req *req = &s->reqs[ev->what];
+
+	hear_load(s, ev, true);
+	if (req->guess.prompt == 0)
+		return;
+	replay_text(d, &r->text);
+	prefix_cut(&r->secret, 0, r->text.p, r->text.n, &r->key);
+	(void)prefix_insert(r->fleet.seg, &r->key, prefix_row(2 * s->plan->n),
+		slot_of(r, ROLE_PREFILL, req->ep[ROLE_PREFILL]),
+		req->guess.prompt - req->guess.expected);
+}
+
+static void
+on_told_end(struct sim *s, const struct event *ev)
+{
+	hear_load(s, ev, false);
+}
+
+/* An old word would count as nothing. */
+static void
+on_told(struct sim *s, const struct event *ev)
+{
+	struct router *r = &s->routers[ev->router];
+
+	for (uint32_t ep = 0; ep < s->plan->n; ep++)
+		if (r->siblings[ep].requests > 0)
+			sibling_load_set(r->fleet.seg, slot_of(r, ROLE_PREFILL, ep),
+				r->siblings[ep].requests, r->siblings[ep].tokens, clock_of(s));
+	event_add(s, TOLD_AGAIN_S, ON_TOLD, ev->router, 0);
+}
+
 static uint32_t
 place_by_router(struct sim *s, uint32_t req, enum role role)
 {
@@ -246,6 +318,7 @@ place_by_router(struct sim *s, uint32_t req, enum role role)
 	cached_keep(r, pick->slot, &sel, &held);
 	s->reqs[req].tokens[role] = held.tokens;
 	s->reqs[req].guess = held.guess;
+	s->reqs[req].told = held.tokens;
 	rcu_leave(r->fleet.seg, d->worker);
 	return (uint32_t)(pick - t->pools[0].picks[role]);
 }
@@ -334,8 +407,10 @@ static uint32_t
 place_stranger(struct sim *s, uint32_t req, enum role role)
 {
 	const struct demand *d = &s->plan->trace->demands[req];
-	const uint32_t ep = (uint32_t)(dice_mix(d->session + req) % (s->plan->n / 4));
+	uint32_t ep;
 
+	assert(s->plan->n >= 4);
+	ep = (uint32_t)(dice_mix(d->session + req) % (s->plan->n / 4));
 	s->load[role][ep] += own_load(s, req);
 	if (role == ROLE_PREFILL)
 		s->free_s[ep] = (s->free_s[ep] > s->now_s ? s->free_s[ep] : s->now_s) +
@@ -378,6 +453,7 @@ give_back(struct sim *s, uint32_t req, enum role role)
 	slot = slot_of(r, role, s->reqs[req].ep[role]);
 	load_tokens_sub(r->fleet.seg, d->worker, slot, s->reqs[req].tokens[role]);
 	load_release(r->fleet.seg, d->worker, slot);
+	tell(s, req, ON_TOLD_END);
 }
 
 /*
@@ -412,6 +488,7 @@ replay_arrive(struct sim *s, uint32_t req)
 
 	w->mean_tokens = select_mean(w->mean_tokens, d->guess);
 	s->reqs[req].ep[ROLE_PREFILL] = place(s, req, ROLE_PREFILL);
+	tell(s, req, ON_TOLD_BEGIN);
 	look_up(s, req);
 	send_leg(s, req, ROLE_PREFILL);
 }
@@ -659,7 +736,8 @@ on_scrape(struct sim *s, const struct event *ev)
 	const uint32_t slot = slot_of_scrape(s, ev);
 
 	c->turnover = ep_turnover(r->fleet.seg, slot);
-	c->sent = load_sent_sum(r->fleet.seg, slot);
+	c->sent = load_sent_sum(r->fleet.seg, slot) +
+		  sibling_load_get(r->fleet.seg, slot, clock_of(s)).requests;
 	event_add(s, NET_S, ON_SCRAPE_PAGE, ev->router, ev->what);
 }
 
@@ -694,7 +772,8 @@ on_scrape_back(struct sim *s, const struct event *ev)
 	struct router *r = &s->routers[ev->router];
 	struct scrape *c = &r->scrapes[ev->what];
 	const uint32_t slot = slot_of_scrape(s, ev);
-	const uint32_t sent = load_sent_sum(r->fleet.seg, slot);
+	const uint32_t sent = load_sent_sum(r->fleet.seg, slot) +
+			      sibling_load_get(r->fleet.seg, slot, clock_of(s)).requests;
 	uint32_t foreign, former = c->former;
 
 	r->known[role_of(s, ev->what)][ev->what % s->plan->n] = c->figure;
@@ -732,6 +811,9 @@ static void (*const handlers[NKINDS])(struct sim *, const struct event *) = {
 	[ON_SCRAPE] = on_scrape,
 	[ON_SCRAPE_PAGE] = on_scrape_page,
 	[ON_SCRAPE_BACK] = on_scrape_back,
+	[ON_TOLD_BEGIN] = on_told_begin,
+	[ON_TOLD_END] = on_told_end,
+	[ON_TOLD] = on_told,
 	[ON_SAMPLE] = on_sample,
 };
 
@@ -749,6 +831,7 @@ router_init(struct sim *s, uint32_t id)
 			.n = plan->n,
 			.weights = plan->weights,
 			.policy = plan->policy,
+			.talks = plan->talk_s > 0,
 			.loads = {plan->load, plan->load},
 			.prefix_buckets = plan->policy == POLICY_CACHE_AWARE ? PREFIX_BUCKETS : 0,
 			.capacity = (uint64_t)plan->blocks * REPLAY_BLOCK});
@@ -760,6 +843,9 @@ router_init(struct sim *s, uint32_t id)
 			.cursor = {select_cursor(w), select_cursor(w)},
 			.rnd = dice_next(&dice) | 1};
 	r->scrapes = mem_array(2 * plan->n, sizeof(*r->scrapes));
+	r->siblings = mem_array(plan->n, sizeof(*r->siblings));
+	if (plan->talk_s > 0)
+		event_add(s, TOLD_AGAIN_S, ON_TOLD, id, 0);
 	for (int role = 0; role < ROLE_N; role++)
 		r->known[role] = mem_array(plan->n, sizeof(double));
 	for (uint32_t i = 0; i < 2 * plan->n; i++)
@@ -771,6 +857,7 @@ router_fini(struct router *r)
 {
 	free(r->workers);
 	free(r->scrapes);
+	free(r->siblings);
 	free(r->found);
 	membuf_free(&r->text);
 	for (int role = 0; role < ROLE_N; role++)

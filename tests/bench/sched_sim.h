@@ -41,6 +41,7 @@ typedef uint32_t rival_fn(
 struct sim_plan {
 	const struct trace *trace;
 	uint32_t routers, workers;
+	double talk_s; /* after so long a router knows what another one has chosen; 0: it is not told */
 	uint32_t n;              /* engines of each role */
 	const uint32_t *weights; /* [n]; an engine of weight 2 is twice as fast */
 	uint32_t cached;         /* prefixes an engine keeps: half of such a prompt costs nothing */

@@ -49,7 +49,7 @@ static const struct {
 	[BAD_EARLY]  = { "early", "a flag is READY without its notices" },
 	[BAD_NOTICE] = { "wrong_notice", "a notice counted that must not, or did not that must" },
 	[BAD_GEN]    = { "gen_again", "a gen was given out twice" },
-	[BAD_TORN]   = { "torn", "an announcement made of two" },
+	[BAD_TORN]   = { "torn", "an announcement or a note made of two" },
 	[BAD_OLD]    = { "forgotten_seen", "an announcement from before announce_begin()" },
 	[BAD_TRIALS] = { "two_trials", "two try one ejected endpoint" },
 	[BAD_OUT]    = { "too_many_out", "more endpoints are ejected than may be" },
@@ -118,6 +118,10 @@ static const struct part {
 		{ { listener, 1, 3, STOPS | DIES, 1, NULL, NULL },
 		  { announcer, 0, 1, STOPS | DIES, 3, NULL, NULL } },
 		NULL, { announce_settle } },
+	{ "siblings", 1, false, 500,
+		{ { collector, 3, 1, STOPS | DIES, 3, NULL, NULL },
+		  { noter, 0, 3, STOPS | DIES, 1, NULL, NULL } },
+		NULL, { noters_settle } },
 	{ "prefix", 1, false, 1500,
 		{ { indexer, 0, 3, STOPS | DIES, 1, NULL, NULL },
 		  { scribbler, 3, 1, STOPS | DIES, 1, NULL, NULL } },
@@ -282,6 +286,7 @@ report(const struct options *o, uint64_t began_us)
 	queuers_report();
 	changes_report();
 	announce_report();
+	noters_report();
 	indexers_report();
 	for (int i = 0; i < BAD_N; i++)
 		if (findings->n[i] > 0)
@@ -373,7 +378,8 @@ set_up(const struct options *o)
 		.flags_per_worker = 64,
 		.max_quotas = 8,
 		.queue_slots = 64,
-		.prefix_buckets = 64};
+		.prefix_buckets = 64,
+		.sibling_bytes = 4096};
 	const int r = seg_new(&sizes, BUILD, &seg);
 
 	if (r != 0) {
@@ -392,6 +398,7 @@ set_up(const struct options *o)
 	queuers_init();
 	changes_init();
 	announce_init();
+	noters_init();
 	indexers_init();
 }
 

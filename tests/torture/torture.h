@@ -136,6 +136,12 @@ void listener(struct life *l);
 void announce_settle(void);
 void announce_report(void);
 
+void noters_init(void);
+void noter(struct life *l);
+void collector(struct life *l);
+void noters_settle(void);
+void noters_report(void);
+
 void indexers_init(void);
 void indexer(struct life *l);
 void scribbler(struct life *l);

@@ -4,6 +4,7 @@
 
 #include "shm/base/connector_info.h"
 #include "shm/base/mem.h"
+#include "shm/siblings.h"
 #include "shm/metrics.h"
 #include "shm/prefix.h"
 #include "shm/table.h"
@@ -32,7 +33,7 @@ cached_new(struct worker *w)
 	if (hdr->prefix_buckets == 0)
 		return NULL;
 	c = MEM_NEW(struct cached);
-	prefix_secret_make(&c->secret, hdr->seed);
+	prefix_secret_make(&c->secret, hdr->prefix_seed);
 	c->found = prefix_found_new(hdr->max_endpoints);
 	c->means = mem_array(hdr->max_pools, sizeof(*c->means));
 	return c;
@@ -104,6 +105,8 @@ cached_keep(struct worker *w, const struct selection *s, struct reservation *r)
 	r->kept = true;
 	taken = prefix_insert(
 		w->seg, s->found->key, s->found->row, r->ep->slot, guess->prompt - guess->expected);
+	sibling_note_put(
+		w->seg, w->slot, s->found->key, r->ep->slot, guess->prompt - guess->expected);
 	select_means_add(&w->cached->means[s->pool->id][s->role], s, r->tokens);
 	metric_add(w->slab, M_PREFIX_USED, taken.empty);
 	metric_add(w->slab, M_PREFIX_LOST, taken.fresh);

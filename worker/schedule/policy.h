@@ -72,6 +72,7 @@ void policy_cache_aware_costs(const struct policy_view *view, double ret[]);
 struct candidate {
 	uint64_t load; /* in flight there, this request included, in the view's unit */
 	uint32_t weight;
+	uint32_t requests; /* those of this router and of others that say so, without this one */
 };
 
 /* WEIGHT_ONE is weight 1 of the configuration: an endpoint that has just recovered has a part of it. */
@@ -148,8 +149,10 @@ policy_look(const struct policy_view *v, uint32_t i, struct candidate *ret)
 	if ((p->max_inflight != 0 && e.count >= p->max_inflight) || e.away > v->reach ||
 		!policy_serves(v, p, &e))
 		return false;
-	ret->load = (v->load == LOAD_TOKENS ? e.tokens : e.count) + e.foreign * v->foreign_unit +
-		    v->own;
+	ret->requests = e.count + e.siblings.requests;
+	ret->load = (uint64_t)e.foreign * v->foreign_unit + v->own;
+	ret->load +=
+		v->load == LOAD_TOKENS ? (uint64_t)e.tokens + e.siblings.tokens : ret->requests;
 	ret->weight = policy_weight(v, p, &e);
 	return true;
 }

@@ -127,14 +127,14 @@ price_at(const struct policy_view *v, const struct prices *prices, uint32_t slot
 	return prices->behind[cuts] + guess.hit - guess.expected;
 }
 
-/* A load without this request's part, in tokens, and the price. */
+/* A load of n requests without this request's part, in tokens, and the price. */
 static inline uint64_t
-cost_of(const struct policy_view *v, const struct prices *prices, uint32_t i, uint64_t load)
+cost_of(const struct policy_view *v, const struct prices *prices, uint32_t i, uint64_t load,
+	uint32_t n)
 {
 	const uint32_t slot = v->picks[i].slot;
 	const uint64_t all = load * v->unit_tokens; /* below 2^57: only requests have a unit */
 	const uint64_t before = all < MOST ? all : MOST;
-	const uint32_t n = ep_load(ep_loads(v->seg, false), slot);
 
 	return (prices->cached && n < RUNNING ? before * left_of[n] >> SHARE_BITS : before) +
 	       price_at(v, prices, slot) - ((int)i == prices->home ? prices->at_home : 0);
@@ -154,7 +154,7 @@ consider(const struct policy_view *v, const struct prices *prices, uint32_t i, s
 
 	if (!policy_look(v, i, &c))
 		return;
-	cost = cost_of(v, prices, i, c.load - v->own);
+	cost = cost_of(v, prices, i, c.load - v->own, c.requests);
 	if (lighter(cost, c.weight, best))
 		*best = (struct best){cost, c.weight, (int)i};
 }
@@ -165,10 +165,12 @@ look_at(const struct policy_view *v, const struct prices *prices, uint32_t from,
 {
 	const struct table_pick *const picks = v->picks;
 	const uint64_t *const loads = ep_loads(v->seg, v->load == LOAD_TOKENS);
+	const uint64_t *const counts = ep_loads(v->seg, false);
 
 	for (uint32_t i = from; i < to; i++)
 		/* the least it can be, as in policy_least_loaded.c */
-		if (lighter(cost_of(v, prices, i, ep_load(loads, picks[i].slot)),
+		if (lighter(cost_of(v, prices, i, ep_load(loads, picks[i].slot),
+				    ep_load(counts, picks[i].slot)),
 			    picks[i].weight * WEIGHT_ONE, best))
 			consider(v, prices, i, best);
 }
@@ -200,7 +202,7 @@ policy_cache_aware_costs(const struct policy_view *view, double ret[])
 	for (uint32_t i = 0; i < view->n; i++) {
 		ret[i] = INFINITY;
 		if (policy_look(view, i, &c) && c.weight > 0)
-			ret[i] = (double)cost_of(view, &prices, i, c.load - view->own) *
+			ret[i] = (double)cost_of(view, &prices, i, c.load - view->own, c.requests) *
 				 WEIGHT_ONE / c.weight;
 	}
 }

@@ -52,8 +52,8 @@ look_at(const struct policy_view *v, uint32_t from, uint32_t to, struct best *be
 
 	for (uint32_t i = from; i < to && !is_over(best); i++) {
 		/* the least it can be; for all but some ln(n) that is too much */
-		const struct candidate c = {
-			ep_load(loads, picks[i].slot) + own, picks[i].weight * WEIGHT_ONE};
+		const struct candidate c = {.load = ep_load(loads, picks[i].slot) + own,
+			.weight = picks[i].weight * WEIGHT_ONE};
 
 		if (policy_lighter(&c, &best->c))
 			consider(v, i, best);

@@ -21,7 +21,8 @@ small_seg(void)
 		.running_requests = 3,
 		.kept_requests = 5,
 		.span_bytes = 4096,
-		.prefix_buckets = 64};
+		.prefix_buckets = 64,
+		.sibling_bytes = 2048};
 
 	cr_assert_eq(seg_new(&sizes, SMALL_BUILD, &seg), 0);
 }

@@ -23,6 +23,8 @@
 #include "shm/mend.h"
 #include "shm/metrics.h"
 #include "shm/prefix.h"
+#include "shm/sibling_load.h"
+#include "shm/siblings.h"
 #include "shm/queue.h"
 #include "shm/quota.h"
 #include "shm/table.h"
@@ -126,6 +128,25 @@ use_prefix_index(void)
 	(void)prefix_insert(seg, &key, 1, EP, 100);
 }
 
+/* The notifier's turn at a worker's ring, and what it says of other routers. */
+static void
+use_siblings(void)
+{
+	static uint64_t at;
+	struct prefix_key key = {.n = 3};
+	struct sibling_note note;
+	struct sibling s;
+
+	sibling_note_put(seg, ME, &key, EP, 100);
+	for (uint32_t n; (n = sibling_note_next(seg, ME, &at, &note)) > 0;)
+		cr_assert(n <= PREFIX_CUTS && note.ep < 4);
+	sibling_notes_done(seg, ME, at);
+	for (uint32_t ep = 0; ep < 4; ep++)
+		cr_assert_leq(
+			sibling_load_get(seg, ep, clock_ms()).requests, SIBLING_LOAD_REQUESTS_MAX);
+	sibling_get(seg, 0, &s);
+}
+
 /* What reads those words between two repairs. */
 static void
 use_all(void)
@@ -152,6 +173,7 @@ use_all(void)
 	if (load_reserve(seg, ME, EP, 0)) /* not where the stored count has no room for one more */
 		load_release(seg, ME, EP);
 	use_prefix_index();
+	use_siblings();
 	(void)rcu_poll(writer);
 	(void)load_reap(seg, DEAD);
 	(void)queue_reap(seg, DEAD);

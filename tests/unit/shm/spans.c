@@ -182,7 +182,7 @@ Test(spans, scribbled_positions)
 {
 	static const uint64_t words[] = {
 		1, 7, 4095, 4096, 4097, 1u << 20, UINT64_MAX / 2, UINT64_MAX - 100, UINT64_MAX};
-	struct span_ring *ring = seg_span_ring(seg, W);
+	struct byte_ring *ring = seg_span_ring(seg, W);
 	struct span_record s;
 
 	for (size_t i = 0; i < 2 * sizeof(words) / sizeof(words[0]); i++) {
@@ -218,7 +218,7 @@ Test(spans, scribbled_records)
 
 		put(60);
 		put(61);
-		seg_span_data(seg, W)[(from + i) % seg->hdr->span_bytes] ^=
+		((unsigned char *)(seg_span_ring(seg, W) + 1))[(from + i) % seg->hdr->span_bytes] ^=
 			(unsigned char)(rnd_u64() | 1);
 		for (int k = 0; k < 3 && spans_next(seg, W, &at, &s); k++) {
 			size_t walk = 0, n = 0;

@@ -41,7 +41,6 @@ Test(shm_seg, parts_are_aligned_in_order_and_disjoint)
 		cr_assert_eq(part[i].offset % SHM_LINE, 0, "%s", part[i].name);
 		cr_assert_geq(
 			part[i].offset, at, "%s begins inside the part before it", part[i].name);
-		cr_assert_gt(part[i].bytes, 0, "%s", part[i].name);
 		at = part[i].offset + part[i].bytes;
 	}
 	cr_assert_leq(at, bytes);
@@ -62,7 +61,8 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 		.span_bytes = 4096,
 		.running_requests = 3,
 		.kept_requests = 5,
-		.prefix_buckets = 64};
+		.prefix_buckets = 64,
+		.sibling_bytes = 2048};
 	unsigned char *base = (unsigned char *)seg->hdr;
 	const uint32_t workers = SLOT_WORKERS(seg), slots = seg->hdr->nslots;
 	const uint32_t named = NAMED_MODEL_SLOTS + named_key_slots(sizes.max_api_keys);
@@ -79,34 +79,38 @@ Test(shm_seg, accessors_stay_inside_their_parts)
 	ENDS(6, seg->pool_names + (size_t)sizes.max_pools * 64);
 	ENDS(7, seg->named + named);
 	ENDS(8, seg->kv_sources + sizes.max_endpoints);
-	ENDS(9, seg->tickets + 1);
-	ENDS(10, seg->arenas + SHM_ARENAS * seg->arena_bytes);
-	ENDS(11, seg->keys_arenas + SHM_KEYS_ARENAS * seg->keys_arena_bytes);
-	ENDS(12, seg->readers + slots);
-	ENDS(13, seg->procs + slots);
-	ENDS(14, seg->eps + sizes.max_endpoints);
-	ENDS(15, seg->tallies + sizes.max_endpoints);
-	ENDS(16, seg->latencies + sizes.max_endpoints);
-	ENDS(17, seg->refusals + sizes.max_endpoints);
-	ENDS(18, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
-	ENDS(19, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
-	ENDS(20, seg_ready(seg, workers));
-	ENDS(21, seg->quotas + 1);
-	ENDS(22, seg->quota_rows + (size_t)workers * sizes.max_quotas);
-	ENDS(23, seg->announced + ANNOUNCED_MAX);
-	ENDS(24, seg->kv_counts + sizes.max_endpoints);
-	ENDS(25, (unsigned char *)seg_queue(seg, sizes.max_pools));
+	ENDS(9, seg->sibling_engines + sizes.max_endpoints);
+	ENDS(10, seg->tickets + 1);
+	ENDS(11, seg->arenas + SHM_ARENAS * seg->arena_bytes);
+	ENDS(12, seg->keys_arenas + SHM_KEYS_ARENAS * seg->keys_arena_bytes);
+	ENDS(13, seg->readers + slots);
+	ENDS(14, seg->procs + slots);
+	ENDS(15, seg->eps + sizes.max_endpoints);
+	ENDS(16, seg->tallies + sizes.max_endpoints);
+	ENDS(17, seg->latencies + sizes.max_endpoints);
+	ENDS(18, seg->refusals + sizes.max_endpoints);
+	ENDS(19, seg_row(seg, workers - 1, sizes.max_endpoints - 1) + 1);
+	ENDS(20, seg_flag(seg, workers - 1, sizes.flags_per_worker - 1) + 1);
+	ENDS(21, seg_ready(seg, workers));
+	ENDS(22, seg->quotas + 1);
+	ENDS(23, seg->quota_rows + (size_t)workers * sizes.max_quotas);
+	ENDS(24, seg->announced + ANNOUNCED_MAX);
+	ENDS(25, seg->kv_counts + sizes.max_endpoints);
+	ENDS(26, (unsigned char *)seg_queue(seg, sizes.max_pools));
 	cr_assert_leq((unsigned char *)seg_queue_slot(seg, 0, sizes.queue_slots),
 		(unsigned char *)seg_queue(seg, 1));
-	ENDS(26, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
-	ENDS(27, seg->fallbacks + sizes.max_pools);
-	ENDS(28, seg->exemplars + sizes.max_pools * METRIC_EXEMPLARS * (METRIC_BUCKETS + 1));
-	ENDS(29, seg->named_counts + named);
-	ENDS(30, (unsigned char *)seg_slab(seg, slots));
-	ENDS(31, seg_span_data(seg, workers - 1) + sizes.span_bytes);
-	ENDS(32, seg_note(seg, workers - 1, sizes.running_requests + sizes.kept_requests));
-	ENDS(33, seg->prefix_engines + sizes.max_endpoints);
-	ENDS(34, seg->prefix + sizes.prefix_buckets);
+	ENDS(27, seg_budget(seg, workers - 1, sizes.max_pools - 1) + 1);
+	ENDS(28, seg->fallbacks + sizes.max_pools);
+	ENDS(29, seg->exemplars + sizes.max_pools * METRIC_EXEMPLARS * (METRIC_BUCKETS + 1));
+	ENDS(30, seg->named_counts + named);
+	ENDS(31, (unsigned char *)seg_slab(seg, slots));
+	ENDS(32, (unsigned char *)(seg_span_ring(seg, workers - 1) + 1) + sizes.span_bytes);
+	ENDS(33, (unsigned char *)(seg_sibling_ring(seg, workers - 1) + 1) + sizes.sibling_bytes);
+	ENDS(34, seg->sibling_loads + 4);
+	ENDS(35, seg->siblings + SIBLINGS_MAX);
+	ENDS(36, seg_note(seg, workers - 1, sizes.running_requests + sizes.kept_requests));
+	ENDS(37, seg->prefix_engines + sizes.max_endpoints);
+	ENDS(38, seg->prefix + sizes.prefix_buckets);
 	cr_assert_eq(seg->secret, (unsigned char *)seg->tickets);
 	cr_assert_eq(seg->writable, (unsigned char *)seg->readers);
 	cr_assert_eq(seg->writable + seg->writable_bytes, base + seg->hdr->bytes);
