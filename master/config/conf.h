@@ -90,6 +90,8 @@ int conf_again(const struct conf_args *args, const struct conf *was, struct conf
 	struct conf_error *err);
 /* A child does not need the keys of engines: what it inherited of them is overwritten. */
 void conf_wipe_keys(const struct conf *conf);
+/* Every child but the notifier: the same for what the secret of routers has become. */
+void conf_siblings_wipe(const struct conf *conf);
 /* A child that serves no clients and asks no engines: the same for the keys of certificates. */
 void conf_wipe_certificates(const struct conf *conf);
 

@@ -5,6 +5,7 @@
 #include "master/config/conf_client_keys.h"
 #include "master/config/conf_engine_tls.h"
 #include "master/config/conf_read.h"
+#include "master/config/conf_siblings.h"
 #include "master/config/conf_tls.h"
 #include "shm/base/mem.h"
 
@@ -250,6 +251,18 @@ compare_certificates(struct report *r, const struct conf *old, const struct conf
 	}
 }
 
+/* The file by its name is a value; what it holds is not shown. */
+static void
+compare_secrets(struct report *r, const struct conf *old, const struct conf *next)
+{
+	const struct conf_key *k = conf_key_row(&conf_root_keys, "siblings.secret_file");
+
+	if (!conf_value_equal(k, old, next) || conf_siblings_key_equal(old, next))
+		return;
+	(void)fprintf(r->out, "%s: another secret in this file", k->path);
+	count(r, k->class);
+}
+
 struct conf_cost
 conf_changes(const struct conf *old, const struct conf *next, FILE *out)
 {
@@ -259,6 +272,7 @@ conf_changes(const struct conf *old, const struct conf *next, FILE *out)
 	compare_rows(&r, "", &conf_root_keys, old, next);
 	compare_client_keys(&r, old, next);
 	compare_certificates(&r, old, next);
+	compare_secrets(&r, old, next);
 	for (size_t i = 0; i < next->npools; i++) {
 		was = conf_pool_named(old, next->pools[i].name);
 		if (was != NULL)

@@ -3,6 +3,7 @@
 
 #include "master/config/conf_client_keys.h"
 #include "master/config/conf_engine_tls.h"
+#include "master/config/conf_siblings.h"
 
 static void
 keep_restart_keys(
@@ -20,6 +21,21 @@ keep_restart_keys(
 	}
 }
 
+/* The same file may have another secret than at the start: digests of prompts are in memory since then. */
+static void
+keep_siblings_key(
+	const struct conf *old, struct conf *next, conf_kept_fn *kept, void *arg, int *classes)
+{
+	const struct conf_key *k = conf_key_row(&conf_root_keys, "siblings.secret_file");
+
+	if (conf_value_equal(k, old, next) && !conf_siblings_key_equal(old, next)) {
+		*classes |= CONF_RESTART;
+		if (kept != NULL)
+			kept(arg, k->path, next->key_lines[k - conf_root_keys.key]);
+	}
+	conf_siblings_key_copy(old, next);
+}
+
 int
 conf_diff(const struct conf *old, struct conf *next, conf_kept_fn *kept, void *arg,
 	struct conf_error *err)
@@ -27,6 +43,7 @@ conf_diff(const struct conf *old, struct conf *next, conf_kept_fn *kept, void *a
 	struct conf_read r = {.file = next->path, .err = err, .conf = next};
 	int classes = 0;
 
+	keep_siblings_key(old, next, kept, arg, &classes);
 	keep_restart_keys(old, next, kept, arg, &classes);
 	if (conf_finish(&r) != 0)
 		return -1;

@@ -165,6 +165,16 @@ K("announce.listen", NOTICES, announce_listen, 0, 255, "", LIVE,					\
 	"address where engines announce themselves (P2pNccl), such as tcp://*:30001; \"\": none")	\
 K("announce.forget", DURATION, announce_forget_ms, CONF_SEC, CONF_HOUR, "10s", LIVE,			\
 	"an announced engine that sends nothing for this time is removed; engines send every 3s")		\
+K("siblings.listen", NOTICES, siblings_listen, 0, 255, "", RESTART,					\
+	"address where other routers before the same engines read which prompts this one has sent where, such as tcp://0.0.0.0:9310; \"\": nowhere") \
+L("siblings.routers", ROUTERS, siblings_routers, nsiblings_routers, 0, 16, "[]", LIVE,			\
+	"siblings.listen of these routers, such as [\"tcp://10.0.0.2:9310\"]; this router's own address may be among them") \
+L("siblings.networks", NETWORKS, siblings_networks, nsiblings_networks, 0, 64, "[]", LIVE,		\
+	"networks of the routers that may connect to siblings.listen, such as [10.0.0.0/24]; []: the addresses in siblings.routers") \
+K("siblings.secret_file", FILE, siblings_secret_file, 0, 4095, "", RESTART,				\
+	"file with a secret of 16 bytes or more, the same at all routers: messages of its holders alone count") \
+K("siblings.ring", SIZE, siblings_ring_bytes, 16 * CONF_KIB, 256 * CONF_MIB, "256KiB", RESTART,		\
+	"room for what one worker has for other routers until it is sent; what finds no room is not sent")	\
 K("shared_memory.max_workers", COUNT, max_workers, 1, 64, "16", RESTART,				\
 	"highest value of `workers` without a restart")							\
 K("shared_memory.max_endpoints", COUNT, max_endpoints, 2, 65536, "1024", RESTART,			\
@@ -508,6 +518,7 @@ enum conf_type {
 	CONF_T_NETWORKS,
 	CONF_T_ANNOUNCED,
 	CONF_T_SERVERS,
+	CONF_T_ROUTERS,
 	CONF_T_PORTS,
 	CONF_T_CERTIFICATES,
 	CONF_T_CONNECTOR_MAP,

@@ -10,6 +10,7 @@
 
 #include "master/config/conf_client_keys.h"
 #include "master/config/conf_read.h"
+#include "master/config/conf_siblings.h"
 #include "master/config/conf_engine_tls.h"
 #include "master/config/conf_tls.h"
 #include "proto/http/http.h"
@@ -60,6 +61,8 @@ conf_free(struct conf **conf)
 		free(c->admin_listen[i].text);
 	conf_values_free(&conf_root_keys, c);
 	conf_client_keys_free(c);
+	conf_siblings_wipe(c);
+	free(c->siblings_key);
 	free(c->pools);
 	free(c->listen);
 	free(c->admin_listen);
@@ -205,7 +208,8 @@ set_notifier_key(struct conf *c)
 	free(c->notifier_key);
 	c->notifier_key = NULL;
 	c->kv_event_ranks = kv_event_ranks(c);
-	if (c->lmcache_listen == NULL && c->announce_listen == NULL && c->kv_event_ranks == 0)
+	if (c->lmcache_listen == NULL && c->announce_listen == NULL && c->kv_event_ranks == 0 &&
+		c->siblings_listen == NULL)
 		return;
 	c->notifier_key =
 		mem_printf("%" PRIu64 " %" PRIu32 " ", c->announce_forget_ms, c->kv_event_ranks);
@@ -213,6 +217,13 @@ set_notifier_key(struct conf *c)
 	append(&c->notifier_key, c->announce_listen);
 	for (size_t i = 0; i < c->nlmcache_networks; i++)
 		append(&c->notifier_key, c->lmcache_networks[i]);
+	append(&c->notifier_key, NULL);
+	append(&c->notifier_key, c->siblings_listen);
+	for (size_t i = 0; i < c->nsiblings_routers; i++)
+		append(&c->notifier_key, c->siblings_routers[i]);
+	append(&c->notifier_key, NULL);
+	for (size_t i = 0; i < c->nsiblings_networks; i++)
+		append(&c->notifier_key, c->siblings_networks[i]);
 	append(&c->notifier_key, NULL);
 	for (size_t i = 0; i < c->npools; i++)
 		for (size_t k = 0; k < c->pools[i].nannounce_networks; k++)
@@ -379,7 +390,7 @@ read_document(struct conf_read *r)
 	if (root == NULL)
 		return conf_fail(r, 0, "the file is empty");
 	if (conf_walk(r, &conf_root_keys, r->conf, root, r->conf->key_lines) != 0 ||
-		conf_client_keys_read(r) != 0)
+		conf_client_keys_read(r) != 0 || conf_siblings_read(r, r->conf->key_lines) != 0)
 		return -1;
 	set_state_file(r->conf);
 	if (set_listen(r, conf_line(root)) != 0 || conf_finish(r) != 0)

@@ -20,7 +20,7 @@ typedef int set_fn(const struct conf_key *k, void *base, const char *text, char 
 static set_fn set_count, set_multiple, set_rate, set_workers, set_size, set_duration, set_text,
 	set_name, set_path;
 static set_fn set_header, set_mode, set_notices, set_url, set_host, set_word, add_listen, add_text,
-	add_network, add_announced, add_server, add_origin, add_field;
+	add_network, add_announced, add_server, add_router, add_origin, add_field;
 static set_fn set_count_or_auto, set_fraction, set_part, set_address_host, set_kv_addr,
 	set_kv_events, set_first_token, add_port, set_key_name, set_sha256, set_priority, set_date;
 
@@ -127,6 +127,7 @@ static const struct {
 	[CONF_T_NETWORKS] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_network },
 	[CONF_T_ANNOUNCED] = { "a list of networks such as [\"10.1.0.0/16\"]", CONF_STRS, add_announced },
 	[CONF_T_SERVERS] = { "a list of name servers such as [\"10.0.0.2\"]", CONF_STRS, add_server },
+	[CONF_T_ROUTERS] = { "a list of addresses such as [\"tcp://10.0.0.2:9310\"]", CONF_STRS, add_router },
 	[CONF_T_PORTS] = { "a port such as 7300, or a list such as [7300, 7301]", CONF_PORTS, add_port, .number = true },
 	[CONF_T_CERTIFICATES] = { "a list such as [{cert: cert.pem, key: key.pem}]", CONF_LIST, NULL },
 	[CONF_T_CONNECTOR_MAP] = { "a mapping of keys", CONF_LIST, NULL },
@@ -631,27 +632,39 @@ set_kv_addr(const struct conf_key *k, void *base, const char *text, char what[CO
 }
 
 /* An address to connect to: libzmq looks up no name, since the notifier may open no file. */
-static int
-set_kv_events(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+/* An IP literal and a port: the notifier looks no name up. */
+static bool
+is_tcp_address(const char *text)
 {
 	static const char scheme[] = "tcp://";
 	struct conf_listen l = {.text = NULL};
-	const char *at = text + strlen(scheme);
 	unsigned char ip[16];
 
-	if (text[0] == '\0')
-		return set_text(k, base, text, what);
-	if (strncmp(text, scheme, strlen(scheme)) != 0 ||
-		(strncmp(at, "*:", 2) == 0
-				? conf_port_of(at + 2) == 0
-				: conf_address_parse(at, &l) != NULL ||
-					  inet_pton(
-						  strchr(l.host, ':') != NULL ? AF_INET6 : AF_INET,
-						  l.host, ip) != 1))
+	return strncmp(text, scheme, strlen(scheme)) == 0 &&
+	       conf_address_parse(text + strlen(scheme), &l) == NULL &&
+	       inet_pton(strchr(l.host, ':') != NULL ? AF_INET6 : AF_INET, l.host, ip) == 1;
+}
+
+static int
+set_kv_events(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	static const char own[] = "tcp://*:";
+	const size_t n = strlen(own);
+
+	if (text[0] != '\0' &&
+		(strncmp(text, own, n) == 0 ? conf_port_of(text + n) == 0 : !is_tcp_address(text)))
 		return bad(what,
 			"%.80s is not an address such as tcp://*:5557 or tcp://10.0.0.1:5557",
 			text);
 	return set_text(k, base, text, what);
+}
+
+static int
+add_router(const struct conf_key *k, void *base, const char *text, char what[CONF_WHAT])
+{
+	if (!is_tcp_address(text))
+		return bad(what, "%.80s is not an address such as tcp://10.0.0.2:9310", text);
+	return add_text(k, base, text, what);
 }
 
 static int

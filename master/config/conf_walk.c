@@ -295,6 +295,7 @@ set_member(struct conf_read *r, const struct conf_key *k, void *base, yaml_node_
 		[CONF_T_NETWORKS] = set_texts,
 		[CONF_T_ANNOUNCED] = set_texts,
 		[CONF_T_SERVERS] = set_texts,
+		[CONF_T_ROUTERS] = set_texts,
 		[CONF_T_ORIGINS] = set_texts,
 		[CONF_T_FIELDS] = set_texts,
 		[CONF_T_PORTS] = set_ports,

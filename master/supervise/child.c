@@ -112,6 +112,8 @@ child_run(const struct proc_kind *kind, const struct heritage *h)
 	if (getppid() != h->master_pid)
 		_exit(CHILD_EXIT_OK);
 	conf_wipe_keys(h->conf);
+	if (h->kind != SANDBOX_NOTIFIER)
+		conf_siblings_wipe(h->conf);
 	if (kind->count == NULL) { /* a single process: it serves no clients */
 		conf_wipe_certificates(h->conf);
 		if (r == 0)

@@ -440,6 +440,19 @@ struct conf {
 	/* ZMQ address of its ROUTER socket, where engines announce themselves, or NULL */
 	char *announce_listen;
 	uint64_t announce_forget_ms; /* an engine that sends nothing for that long is dropped */
+	/* other routers before the same engines (shm/siblings.h): where this one tells them what it does, or NULL; where they
+	 * do; whose connections are taken, none: those of the others' addresses */
+	char *siblings_listen;
+	char **siblings_routers;
+	size_t nsiblings_routers;
+	char **siblings_networks;
+	size_t nsiblings_networks;
+	char *siblings_secret_file;   /* path, or NULL */
+	uint64_t siblings_ring_bytes; /* room for what one worker tells, until it is sent */
+	struct conf_siblings_key {
+		unsigned char message[32]; /* of the MACs of messages */
+		uint64_t digest[2];        /* of the digests of prompts */
+	} * siblings_key;                  /* made of the secret_file; NULL: nothing is sent */
 	/* all settings that a notifier reads at its start, as one text: a change starts a new
 	 * notifier; NULL: no notifier is needed */
 	char *notifier_key;

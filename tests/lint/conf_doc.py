@@ -57,7 +57,7 @@ def build(folder):
     sources += [f"shm/base/{f}" for f in os.listdir("shm/base") if f.endswith(".c")]
     subprocess.run(
         [os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-I.", "-O0", "-o", tool, "tests/lint/conf_dump.c",
-         *sources, "proto/http/http.c", "proto/http/http_url.c", "proto/tls/client.c", "proto/tls/context.c", "proto/tls/pem.c",
+         *sources, "proto/http/http.c", "proto/http/http_url.c", "proto/tls/client.c", "proto/tls/context.c", "proto/tls/pem.c", "proto/tls/mac.c",
          "-lyaml", "-lhttp_parser", "-lssl", "-lcrypto"], check=True)
     return tool
 

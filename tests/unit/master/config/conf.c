@@ -57,7 +57,8 @@ folder(void)
 static void
 no_folder(void)
 {
-	const char *const names[] = {"eps.yaml", "fleet.yaml", "main.yaml", "fifo", "big", "key"};
+	const char *const names[] = {
+		"eps.yaml", "fleet.yaml", "main.yaml", "fifo", "big", "key", "secret"};
 
 	for (size_t i = 0; i < NELEMS(names); i++)
 		(void)unlink(names[i]);
@@ -428,6 +429,12 @@ static const struct bad {
 	{ POOLS "lmcache: {listen: \"tcp://*\"}\n", 2, "lmcache.listen", "tcp://" },
 	{ POOLS "lmcache: {listen: \"tcp://:7500\"}\n", 2, "lmcache.listen", "tcp://" },
 	{ POOLS "lmcache: {listen: \"ipc://\"}\n", 2, "lmcache.listen", "ipc://" },
+	{ POOLS "siblings: {routers: [\"tcp://10.0.0.2:9310\"]}\n", 2, "siblings.listen", "is needed" },
+	{ POOLS "siblings: {listen: \"tcp://*:9310\"}\n", 2, "siblings.secret_file", "is needed" },
+	{ POOLS "siblings: {routers: [\"tcp://router:9310\"]}\n", 2, "siblings.routers[0]", "tcp://10.0.0.2:9310" },
+	{ POOLS "siblings: {routers: [\"tcp://*:9310\"]}\n", 2, "siblings.routers[0]", "tcp://10.0.0.2:9310" },
+	{ POOLS "siblings: {routers: [\"10.0.0.2:9310\"]}\n", 2, "siblings.routers[0]", "tcp://10.0.0.2:9310" },
+	{ POOLS "siblings: {listen: \"tcp://*:9310\", secret_file: /there/is/none}\n", 2, "siblings.secret_file", "No such file" },
 	{ "pools: [{connector: nixl, health_path: health, " EPS "}]\n", 1, "pools[0].health_path", "start with /" },
 	{ "pools: [{connector: nixl, health_path: \"/a b\", " EPS "}]\n", 1, "pools[0].health_path", "blank" },
 	{ "pools: [{connector: nixl, name: \"a b\", " EPS "}]\n", 1, "pools[0].name", "letters" },
@@ -2198,6 +2205,84 @@ Test(conf, samples_are_written_and_read_alike)
 	globfree(&files);
 }
 
+#define SIBLINGS                                                                                   \
+	"siblings: {listen: \"tcp://*:9310\", routers: [\"tcp://10.0.0.2:9310\", "                 \
+	"\"tcp://[fd00::2]:9310\"], secret_file: secret}\npools:\n - connector: nixl\n   " KEY_EPS
+
+Test(conf_file, siblings)
+{
+	struct conf_error err;
+	struct kept kept = {.n = 0};
+	struct conf *old = NULL, *next = NULL, *again;
+	struct conf_siblings_key key;
+	char *text;
+
+	write_file("main.yaml", SIBLINGS);
+	write_file("secret", "sixteen bytes, or more\n");
+	cr_assert_eq(conf_load("main.yaml", &old, &err), 0, "%s", err.what);
+	cr_expect_eq(old->nsiblings_routers, 2);
+	cr_assert_not_null(old->siblings_key);
+	cr_assert_not_null(old->notifier_key);
+	key = *old->siblings_key;
+	cr_expect(key.digest[0] != 0 && memcmp(key.digest, key.message, sizeof(key.digest)) != 0);
+	text = written(old);
+	cr_expect_not_null(strstr(text, "tcp://[fd00::2]:9310"), "%s", text);
+	again = parse(text); /* the file by its full name */
+	cr_expect_eq(memcmp(again->siblings_key, &key, sizeof(key)), 0);
+	conf_free(&again);
+	free(text);
+	write_file("secret", "sixteen bytes, or more"); /* a newline is no part of it */
+	cr_assert_eq(conf_load("main.yaml", &next, &err), 0);
+	cr_expect_eq(conf_diff(old, next, on_kept, &kept, &err), 0);
+	conf_free(&next);
+	write_file("secret", "sixteen other bytes\n");
+	cr_assert_eq(conf_load("main.yaml", &next, &err), 0);
+	cr_expect_neq(memcmp(next->siblings_key, &key, sizeof(key)), 0);
+	cr_expect_eq(conf_diff(old, next, on_kept, &kept, &err), CONF_RESTART);
+	cr_expect(kept.n == 1 && strcmp(kept.key, "siblings.secret_file") == 0 && kept.line == 1);
+	cr_expect_eq(
+		memcmp(next->siblings_key, &key, sizeof(key)), 0, "the digests are made with it");
+	conf_free(&next);
+	write_file("main.yaml", KEY_POOL);
+	write_file("key", "sk");
+	cr_assert_eq(conf_load("main.yaml", &next, &err), 0);
+	(void)conf_diff(old, next, NULL, NULL, &err);
+	cr_expect_not_null(next->siblings_key, "until the restart");
+	cr_expect_str_eq(next->siblings_listen, "tcp://*:9310");
+	cr_expect_eq(next->nsiblings_routers, 0);
+	conf_free(&next);
+	conf_free(&old);
+	/* the other way round: nothing of it before the restart */
+	cr_assert_eq(conf_load("main.yaml", &old, &err), 0);
+	write_file("main.yaml", SIBLINGS);
+	cr_assert_eq(conf_load("main.yaml", &next, &err), 0);
+	cr_expect_eq(
+		conf_diff(old, next, NULL, NULL, &err), CONF_RESTART | CONF_LIVE, "%s", err.what);
+	cr_expect(next->siblings_listen == NULL && next->siblings_key == NULL);
+	conf_free(&next);
+	conf_free(&old);
+}
+
+Test(conf_file, secrets_that_are_none)
+{
+	static const char *const t[] = {"", "\n", "fifteen bytes..\n"};
+	struct conf_error err;
+	struct conf *c = NULL;
+	char long_one[4096 + 3];
+
+	memset(long_one, 'k', sizeof(long_one) - 1);
+	long_one[sizeof(long_one) - 1] = '\0';
+	write_file("main.yaml", SIBLINGS);
+	for (size_t i = 0; i < NELEMS(t) + 1; i++) {
+		write_file("secret", i < NELEMS(t) ? t[i] : long_one);
+		cr_expect_eq(conf_load("main.yaml", &c, &err), -1, "%zu", i);
+		cr_expect(err.line == 1 && strcmp(err.key, "siblings.secret_file") == 0 &&
+				  strstr(err.what, "bytes") != NULL &&
+				  strstr(err.what, "fifteen") == NULL,
+			"%zu: line %d key %s: %s", i, err.line, err.key, err.what);
+	}
+}
+
 /* Each key once at another value than its default. */
 Test(conf, every_key_is_written)
 {
@@ -2217,7 +2302,7 @@ Test(conf, every_key_is_written)
 		"stats_interval: 300ms\nhealth_interval: 1m\nhealth_timeout: 6s\nrise: 1\nfall: 9\n"
 		"drain_timeout: 0\nreload_drain_timeout: 9m\nupgrade_drain_timeout: 8m\nupgrade_trial: 2s\nworker_watchdog: 0s\nlog_level: debug\nlog_format: json\nlog_to: journald\nlog_sample: 0.015\ntracing: {sample: 1, otlp: \"http://127.0.0.1:9\", ring: 64KiB}\n"
 		"user: nobody\ngroup: nogroup\nsandbox: false\ncontrol_socket: \"\"\ncontrol_socket_mode: 0640\ncontrol_socket_group: adm\nstate_file: /var/lib/x\nlmcache: {listen: \"tcp://*:7501\", networks: [10.8.0.0/16]}\n"
-		"announce: {listen: \"tcp://*:1\", forget: 9s}\npools:\n"
+		"announce: {listen: \"tcp://*:1\", forget: 9s}\nsiblings: {networks: [10.7.0.0/16], ring: 32KiB}\npools:\n"
 		"- {name: a, models: [\"405\", 'o\"r\\g'], connector: orchestrated, policy: session, prefill_policy: random,\n"
 		"   decode_policy: prefix, prefill_load: requests, decode_load: tokens, session_header: X-A,\n"
 		"   session_member: user, prefix_bytes: 2KiB, pairing: require, slow_start: 1s, engine: sglang,\n"
@@ -2249,7 +2334,8 @@ Test(conf, every_key_is_written)
 	static const char *const apart[] = {"tls.certificates", "tls.listen", "tls.client_ca",
 		"endpoints_file", "fleet_file", "engine_api_key_file", "api_keys_file",
 		"admin.api_keys_file", "watch", "prefill_labels", "decode_labels", "mooncake",
-		"p2p_nccl", "tls.ca", "tls.cert", "tls.key"};
+		"p2p_nccl", "tls.ca", "tls.cert", "tls.key", "siblings.listen", "siblings.routers",
+		"siblings.secret_file"};
 	char *text = written(c), name[64];
 
 	expect_round_trip(c, text);
