@@ -29,6 +29,7 @@
 #include "master/fleet/explain.h"
 #include "master/fleet/cached.h"
 #include "master/fleet/fleet.h"
+#include "master/fleet/siblings.h"
 #include "master/fleet/requests.h"
 #include "master/fleet/status.h"
 #include "master/fleet/waiters.h"
@@ -365,6 +366,10 @@ ctl_status(void *arg, struct evbuffer *out, bool json)
 		(void)evbuffer_add_printf(out, ",\"fleet\":");
 	fleet_status(m->fleet, out, json);
 	if (json)
+		(void)evbuffer_add_printf(out, ",\"siblings\":");
+	if (json)
+		siblings_json(m->fleet, out);
+	if (json)
 		(void)evbuffer_add_printf(out, "}");
 }
 
@@ -547,6 +552,15 @@ step_identity(struct master *m)
 	return -1;
 }
 
+/* Of each worker's ring for other routers. */
+static uint32_t
+sibling_bytes(const struct conf *c)
+{
+	return c->siblings_listen == NULL
+		       ? 0
+		       : (uint32_t)((c->siblings_ring_bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE);
+}
+
 static int
 step_memory(struct master *m)
 {
@@ -565,10 +579,15 @@ step_memory(struct master *m)
 			(m->first->recent_requests + m->first->workers - 1) / m->first->workers,
 		.prefix_buckets = (uint32_t)(m->first->prefix_index_bytes / SHM_LINE *
 					     (SHM_LINE / sizeof(struct prefix_bucket))),
+		.sibling_bytes = sibling_bytes(m->first),
 		.instance = m->inherit.instance != 0 ? m->inherit.instance : 1};
 	struct seg_part parts[SEG_NPARTS];
-	int r = seg_new(&sizes, seg_build(), &m->seg);
+	int r;
 
+	if (m->first->siblings_key != NULL)
+		memcpy(sizes.prefix_seed, m->first->siblings_key->digest,
+			sizeof(sizes.prefix_seed));
+	r = seg_new(&sizes, seg_build(), &m->seg);
 	if (r < 0) {
 		log_error("no shared memory", LOG_S("error", strerror(-r)),
 			LOG_U("bytes", seg_size(&sizes, NULL)));

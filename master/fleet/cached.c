@@ -6,6 +6,7 @@
 
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
+#include "master/fleet/siblings.h"
 #include "shm/metrics.h"
 #include "shm/prefix.h"
 
@@ -84,6 +85,7 @@ fleet_cached(struct fleet *f, struct evbuffer *out)
 	struct page page = {.out = out, .pool = 4, .url = 3, .counts = true};
 
 	put_index(f->seg, out);
+	siblings_print(f, out);
 	if (f->conf == NULL)
 		return;
 	facts_each(f, put_engine, &page);

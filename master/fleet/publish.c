@@ -8,6 +8,7 @@
 #include "master/fleet/ejected.h"
 #include "master/fleet/endpoint.h"
 #include "master/fleet/kv_sources.h"
+#include "master/fleet/siblings.h"
 #include "master/fleet/rows.h"
 #include "master/fleet/slots.h"
 #include "master/fleet/state.h"
@@ -289,6 +290,7 @@ publish_try(struct publish *p)
 	rcu_publish(f->writer, arena);
 	p->config = f->config_number;
 	kv_sources_publish(f);
+	siblings_publish(f);
 	metric_add(f->slab, M_PUBLISHED, 1);
 	note_rows(f, p->cookie);
 	waiters_wake(f->waiters);

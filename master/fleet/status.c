@@ -10,6 +10,7 @@
 #include "master/fleet/endpoint.h"
 #include "master/fleet/facts.h"
 #include "master/fleet/keep.h"
+#include "master/fleet/siblings.h"
 #include "master/fleet/status_json.h"
 #include "master/probe/health.h"
 #include "master/probe/learn.h"
@@ -291,5 +292,6 @@ fleet_status(struct fleet *f, struct evbuffer *out, int json)
 	facts_each(f, add_row, &g);
 	print_grid(out, &g);
 	print_queues(out, f);
+	siblings_print(f, out);
 	print_keep(out, f);
 }

@@ -15,6 +15,7 @@
 #include "master/notifier/events.h"
 #include "master/notifier/pass.h"
 #include "master/notifier/peers.h"
+#include "master/notifier/siblings.h"
 #include "proto/wire/notif.h"
 #include "proto/wire/registration.h"
 #include "shm/announce.h"
@@ -41,7 +42,7 @@
 #define OWN_FDS 64 /* of libzmq and the heritage, without the eventfds */
 #define NSOCKETS 2
 /* to poll: also the channel, an older instance's notices, connections of peers, KV events */
-#define NITEMS (NSOCKETS + PEERS_N + 3)
+#define NITEMS (NSOCKETS + PEERS_N + 3 + SIBLINGS_ITEMS)
 #define REFUSAL_LINES_MS 60000
 #define LAST_BATCHES 64 /* read before the exit, to deliver messages that have arrived */
 #define CLOSE_MS 500    /* time for engines to close their connections at the exit */
@@ -57,6 +58,7 @@ struct notifier {
 	} sockets[NSOCKETS];
 	struct peers peers;
 	struct events *events;           /* NULL: engines are not asked for KV events */
+	struct siblings *siblings;       /* NULL: there is no siblings.listen */
 	struct net_announced *announced; /* which engines may be, and by whom */
 	size_t nannounced;
 	struct conf_live live; /* in force; of these the log's level and format count */
@@ -253,6 +255,8 @@ take_batch(struct notifier *n)
 	}
 	if (n->events != NULL)
 		any = events_take(n->events) || any;
+	if (n->siblings != NULL)
+		any = siblings_take(n->siblings) || any;
 	metric_add(n->slab, M_NOTICES_LOST, pass_send(n->pass));
 	wake_batch(n);
 	return any;
@@ -281,6 +285,8 @@ items_fill(const struct notifier *n, zmq_pollitem_t items[NITEMS])
 	if (n->events != NULL)
 		items[nitems++] =
 			(zmq_pollitem_t){.fd = events_fd(n->events), .events = ZMQ_POLLIN};
+	if (n->siblings != NULL)
+		nitems += siblings_items(n->siblings, items + nitems);
 	for (size_t k = 0; k < NSOCKETS; k++)
 		if (n->sockets[k].zmq != NULL)
 			items[nitems++] =
@@ -291,6 +297,7 @@ items_fill(const struct notifier *n, zmq_pollitem_t items[NITEMS])
 static int
 loop(struct notifier *n)
 {
+	const long turn_ms = n->siblings != NULL ? SIBLINGS_TURN_MS : HEARTBEAT_MS;
 	zmq_pollitem_t items[NITEMS];
 	bool more = false;
 
@@ -301,7 +308,7 @@ loop(struct notifier *n)
 		usage_report(&n->usage, n->h->seg, n->h->slot, clock_ms(), 0);
 		if (settings_get(n->h->seg, &n->live, &n->live_seq))
 			log_setup(n->live.log_level, n->live.log_format);
-		if (zmq_poll(items, nitems, more ? 0 : HEARTBEAT_MS) == -1 && errno != EINTR) {
+		if (zmq_poll(items, nitems, more ? 0 : turn_ms) == -1 && errno != EINTR) {
 			log_error("zmq_poll", LOG_S("error", zmq_strerror(errno)));
 			return 1;
 		}
@@ -414,6 +421,8 @@ open_sockets(struct notifier *n)
 		log_warn("any peer may send KV notices, and take the connections of engines",
 			LOG_S("address", c->lmcache_listen),
 			LOG_S("cure", "narrower lmcache.networks"));
+	if (r == 0 && c->siblings_key != NULL)
+		n->siblings = siblings_new(n->h->seg, n->slab, c, n->ctx, &r);
 	if (r == 0 && c->announce_listen != NULL)
 		r = open_socket(n, &n->sockets[1], ZMQ_ROUTER, c->announce_listen,
 			"listening for announcements");
@@ -427,6 +436,7 @@ close_sockets(struct notifier *n)
 		if (n->sockets[k].zmq != NULL)
 			(void)zmq_close(n->sockets[k].zmq);
 	events_free(&n->events);
+	siblings_free(&n->siblings);
 	peers_end(&n->peers);
 	if (n->ctx != NULL)
 		(void)zmq_ctx_term(n->ctx);
@@ -478,7 +488,8 @@ static rlim_t
 most_fds(const struct heritage *h)
 {
 	return CONNECTIONS + OWN_FDS + h->seg->hdr->nslots +
-	       events_fds(h->seg->hdr->max_endpoints, h->conf->kv_event_ranks);
+	       events_fds(h->seg->hdr->max_endpoints, h->conf->kv_event_ranks) +
+	       siblings_fds(h->conf);
 }
 
 /*
@@ -495,7 +506,8 @@ bound_all(const struct heritage *h)
 	if (now > 0)
 		bound(RLIMIT_DATA,
 			now + QUEUED_BYTES + chains_bytes(h->seg) +
-				events_bytes(h->seg->hdr->max_endpoints, h->conf->kv_event_ranks));
+				events_bytes(h->seg->hdr->max_endpoints, h->conf->kv_event_ranks) +
+				siblings_bytes(h->conf));
 }
 
 /* Descriptors of this process are below this number. */
@@ -554,6 +566,7 @@ finish(struct notifier *n)
 	const uint64_t end_ms = clock_ms() + CLOSE_MS;
 
 	events_free(&n->events); /* its sockets would connect again */
+	siblings_free(&n->siblings);
 	while (n->ctx != NULL && shut_engines(n) && clock_ms() < end_ms) {
 		(void)take_batch(n);
 		(void)usleep(1000);

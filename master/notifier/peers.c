@@ -60,8 +60,8 @@ add_filter(void *socket, const char *network, bool v6)
 	return zmq_setsockopt(socket, ZMQ_TCP_ACCEPT_FILTER, text, strlen(text));
 }
 
-static int
-add_filters(void *socket, char *const *networks, size_t n, bool v6)
+int
+peers_accept_networks(void *socket, char *const *networks, size_t n, bool v6)
 {
 	bool any = false;
 
@@ -117,7 +117,7 @@ peers_accept_notices(struct peers *p, void *ctx, void *socket, const char *addre
 	char *const *networks, size_t n)
 {
 	p->nearby_alone = n == 0 && strncmp(address, "tcp://", 6) == 0;
-	return add_filters(socket, networks, n, strchr(address, '[') != NULL) == 0
+	return peers_accept_networks(socket, networks, n, strchr(address, '[') != NULL) == 0
 		       ? watch(p, PEERS_NOTICES, ctx, socket)
 		       : -1;
 }

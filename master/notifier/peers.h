@@ -52,6 +52,9 @@ void peers_begin(struct peers *p, const struct seg *seg, struct metrics_slab *sl
  * libzmq. */
 int peers_accept_notices(struct peers *p, void *ctx, void *socket, const char *address,
 	char *const *networks, size_t n);
+/* Before zmq_bind(): libzmq accepts peers of these networks alone; none: all peers.  `v6`: the socket speaks IPv6.  0, or -1
+ * with errno of libzmq. */
+int peers_accept_networks(void *socket, char *const *networks, size_t n, bool v6);
 /* The same for announcements, which any peer may send: notifier.c decides about each. */
 int peers_accept_announcements(struct peers *p, void *ctx, void *socket);
 /* Adds what is to be polled for peers_take(); returns how many there are, PEERS_N at most. */

@@ -250,9 +250,11 @@ on_forbidden_call(int sig, siginfo_t *info, void *context)
 void
 sandbox_enter(const struct heritage *h)
 {
-	const enum sandbox kind = h->kind == SANDBOX_NOTIFIER && h->conf->kv_event_ranks > 0
-					  ? SANDBOX_SUBSCRIBER
-					  : h->kind;
+	const enum sandbox kind =
+		h->kind == SANDBOX_NOTIFIER &&
+				(h->conf->kv_event_ranks > 0 || h->conf->nsiblings_routers > 0)
+			? SANDBOX_SUBSCRIBER
+			: h->kind;
 	struct sigaction on_call = {
 		.sa_sigaction = on_forbidden_call, .sa_flags = SA_SIGINFO | SA_RESETHAND};
 	int r;

@@ -86,6 +86,7 @@ QUICK = {
     "test_sandbox.py": "test_a_forbidden_call_ends_the_worker_and_is_named",
     "test_scribble.py": "test_a_mad_process_does_not_end_the_router",
     "test_storm.py": "test_small_storm",
+    "test_siblings.py": "test_the_next_turn_goes_where_the_other_router_has_sent_the_first",
     "test_slow.py": "test_eject_slow",
     "test_status_browser.py": "test_what_is_seen",
     "test_status_page.py": "test_the_stream_shows_a_drain",

@@ -29,7 +29,7 @@ ROOMS = {
     "master/probe": "proto/http proto/json proto/tls proto/wire shm shm/core shm/base",
     "master/fleet": "master/probe master/config proto/http proto/json proto/wire shm shm/core shm/base",
     "master/supervise": "master/fleet master/probe master/config shm shm/core shm/base",
-    "master/notifier": "proto/wire shm shm/core shm/base",
+    "master/notifier": "proto/tls proto/wire shm shm/core shm/base",
     "master/exporter": "proto/http proto/json shm shm/core shm/base",
     "master/topology": "master/config shm/base",
     "master/pdfleet": "master/topology master/config proto/http proto/json shm/base",
