@@ -16,7 +16,7 @@
 #define SHM_LINE 128
 #define SHM_MAGIC 0x7064726f75746572ull /* "pdrouter" */
 #ifndef SHM_VERSION                     /* a test builds a program with another layout */
-#define SHM_VERSION 18
+#define SHM_VERSION 19
 #endif
 /* tables alive at once: the current one and retired ones awaiting their readers */
 #define SHM_ARENAS 4
