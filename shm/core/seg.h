@@ -58,12 +58,12 @@ struct seg {
 	struct fallback *fallbacks;         /* [max_pools] */
 	/* [max_pools][METRIC_EXEMPLARS][METRIC_BUCKETS + 1]: shm/exemplar.h */
 	struct exemplar_words *exemplars;
-	struct prefix_engine *prefix_engines;   /* [max_endpoints] */
-	struct prefix_bucket *prefix;           /* [prefix_buckets] */
-	unsigned char *slabs;                   /* [nslots] metrics slabs: seg_slab() */
-	unsigned char *spans;                   /* [worker slots] rings: seg_span_ring() */
-	uint64_t *sibling_loads; /* [max_endpoints], if there are rings: shm/sibling_load.h */
-	unsigned char *sibling_rings;           /* [worker slots] rings: seg_sibling_ring() */
+	struct prefix_engine *prefix_engines; /* [max_endpoints] */
+	struct prefix_bucket *prefix;         /* [prefix_buckets] */
+	unsigned char *slabs;                 /* [nslots] metrics slabs: seg_slab() */
+	unsigned char *spans;                 /* [worker slots] rings: seg_span_ring() */
+	uint64_t *sibling_loads;      /* [max_endpoints], if there are rings: shm/sibling_load.h */
+	unsigned char *sibling_rings; /* [worker slots] rings: seg_sibling_ring() */
 	struct sibling_engine *sibling_engines; /* [max_endpoints], if there are rings */
 	struct sibling_words *siblings;         /* [SIBLINGS_MAX] */
 	unsigned char *notes; /* [worker slots] tables and rings: seg_notes(), seg_note() */
