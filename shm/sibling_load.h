@@ -34,9 +34,8 @@ sibling_load_set(struct seg *seg, uint32_t ep, uint64_t requests, uint64_t token
 		requests = SIBLING_LOAD_REQUESTS_MAX;
 	if (tokens > SIBLING_LOAD_TOKENS_MAX)
 		tokens = SIBLING_LOAD_TOKENS_MAX;
-	shm_store(&seg->sibling_loads[ep],
-		(now_ms / SIBLING_LOAD_UNIT_MS) << SIBLING_LOAD_TIME_AT |
-			requests << SIBLING_LOAD_TOKENS_BITS | tokens);
+	shm_store(&seg->sibling_loads[ep], (now_ms / SIBLING_LOAD_UNIT_MS) << SIBLING_LOAD_TIME_AT |
+						   requests << SIBLING_LOAD_TOKENS_BITS | tokens);
 }
 
 static inline struct sibling_load
