@@ -65,7 +65,7 @@ set_blocks(struct kv_source *s, const struct endpoint *ep, const struct table *t
 
 	if (tp == NULL)
 		return;
-	prefix_secret_make(&secret, ep->fleet->seg->hdr->seed);
+	prefix_secret_make(&secret, ep->fleet->seg->hdr->prefix_seed);
 	s->root = prefix_ids_model(&secret, model, strlen(model));
 	s->row = prefix_row_of(tp);
 }

@@ -57,7 +57,7 @@ chains_new(struct seg *seg)
 		return NULL;
 	c = MEM_NEW(struct chains);
 	c->seg = seg;
-	prefix_secret_make(&c->secret, seg->hdr->seed);
+	prefix_secret_make(&c->secret, seg->hdr->prefix_seed);
 	for (uint32_t i = 0; i < PREFIX_CUTS; i++) {
 		at += prefix_unit_step(at);
 		assert(at < UNITS_MAX);

@@ -54,7 +54,7 @@ indexers_init(void)
 	board = shared(sizeof(*board));
 	for (uint32_t i = 0; i < CHILDREN; i++)
 		founds[i] = prefix_found_new(seg->hdr->max_endpoints);
-	prefix_secret_make(&secret, seg->hdr->seed);
+	prefix_secret_make(&secret, seg->hdr->prefix_seed);
 	do {
 		root++;
 		for (uint32_t k = 0; k < PROMPTS; k++) {

@@ -93,7 +93,7 @@ Test(publish, where_kv_events_are_published)
 	cr_assert_eq(s.ranks, 1);
 	cr_assert_eq(s.tag, row_of(P1)->tag);
 	cr_assert_eq(s.row, 1);
-	prefix_secret_make(&secret, seg->hdr->seed);
+	prefix_secret_make(&secret, seg->hdr->prefix_seed);
 	cr_assert_eq(s.root, prefix_ids_model(&secret, "m", 1));
 	cr_assert(kv_source_get(seg, row_of(P2)->slot, &seq[1], &s));
 	cr_assert_str_eq(s.events, "tcp://10.0.0.9:1");
@@ -583,7 +583,7 @@ Test(publish, blocks_that_name_no_adapter_are_of_the_first_model_that_is_none)
 	endpoint_of(P1)->engine.models.cards[0].members = mem_printf("\"parent\":\"a1\"");
 	publish_poll(fleet->publish);
 	cr_assert(kv_source_get(seg, row_of(P1)->slot, &seq, &s));
-	prefix_secret_make(&secret, seg->hdr->seed);
+	prefix_secret_make(&secret, seg->hdr->prefix_seed);
 	cr_expect_eq(s.root, prefix_ids_model(&secret, "a1", 2));
 	cr_expect_eq(s.row, 1);
 	c->pools[0].kv_events = NULL; /* not the heap's */

@@ -36,7 +36,7 @@ setup(void)
 
 	cr_assert_eq(seg_new(&sizes, SMALL_BUILD, &seg), 0);
 	chains = chains_new(seg);
-	prefix_secret_make(&secret, seg->hdr->seed);
+	prefix_secret_make(&secret, seg->hdr->prefix_seed);
 	found = prefix_found_new(4);
 	for (uint32_t ep = 0; ep < 4; ep++)
 		ep_slot_begin(seg, ep);
