@@ -428,16 +428,13 @@ prefix_stored(struct seg *seg, uint64_t digest, uint32_t row, uint32_t ep)
 			tag_of(digest) | (uint64_t)ep << STAMP_BITS | stamp_now(seg, ep), &taken);
 }
 
-void
-prefix_removed(struct seg *seg, uint64_t digest, uint32_t row, uint32_t ep)
+static void
+remove_at(struct seg *seg, uint64_t digest, uint32_t place, uint32_t ep)
 {
 	const uint64_t mine = tag_of(digest) | (uint64_t)ep << STAMP_BITS;
 	const uint64_t stale = mine | ((stamp_now(seg, ep) - REMOVED) & BITS(STAMP_BITS));
-	struct prefix_bucket *b;
+	struct prefix_bucket *b = bucket(seg, digest, place);
 
-	if (seg->hdr->prefix_buckets == 0)
-		return;
-	b = bucket(seg, digest, ep & (row - 1));
 	/* all of them: two that stored at the same time have taken a way each */
 	for (uint32_t ways = ways_of(b, mine); ways != 0; ways &= ways - 1) {
 		uint64_t *const word = &b->word[__builtin_ctz(ways)];
@@ -447,6 +444,19 @@ prefix_removed(struct seg *seg, uint64_t digest, uint32_t row, uint32_t ep)
 		if ((seen ^ mine) >> STAMP_BITS == 0)
 			(void)shm_cas(word, seen, stale);
 	}
+}
+
+void
+prefix_removed(struct seg *seg, uint64_t digest, uint32_t row, uint32_t ep)
+{
+	if (seg->hdr->prefix_buckets == 0)
+		return;
+	/* and where it was stored when the row was shorter: those buckets are looked up, too */
+	for (uint32_t last = UINT32_MAX; row > 0; row /= 2)
+		if ((ep & (row - 1)) != last) {
+			last = ep & (row - 1);
+			remove_at(seg, digest, last, ep);
+		}
 }
 
 struct prefix_taken

@@ -446,6 +446,20 @@ Test(shm_prefix, what_is_removed_is_found_no_more)
 	cr_expect_eq(b->word[3], 0, "in its former place");
 }
 
+/* A pool that grows has a longer row, and looks in its former places, too. */
+Test(shm_prefix, what_was_stored_in_a_shorter_row_is_removed)
+{
+	const struct prefix_key key = prompt(300, 0, 0);
+
+	row = 1;
+	prefix_stored(seg, key.digest[0], row, 3);
+	prefix_follow_blocks(seg, 3, 16, true);
+	row = 4;
+	cr_expect_eq(cuts(&key, 3), 1);
+	prefix_removed(seg, key.digest[0], row, 3);
+	cr_expect_eq(cuts(&key, 3), 0);
+}
+
 Test(shm_prefix, what_was_removed_stays_stale)
 {
 	const struct prefix_key key = prompt(300, 0, 0);
