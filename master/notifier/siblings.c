@@ -6,8 +6,11 @@
  * with its first message.
  *
  * A message is taken once: its life is not before the one known of that router, and its number is above the last one.  A
- * receiver forgets a life after OLD_S without a message.  A recorded message is then older than OLD_S, and refused by its
- * time.  A router whose clock is wrong by more is refused, and counted.
+ * receiver forgets a life after FORGET_S without a message: the time of a message may be OLD_S ahead, and then it is taken
+ * until 2 * OLD_S after it was sent.  A router whose clock is wrong by more than OLD_S is refused, and counted.
+ *
+ * A router that comes by two addresses (one of its own, and one that moves) is taken by the first of them, while that one is
+ * not silent: its loads would count twice.
  *
  * The load of an engine that is not said again within SIBLING_LOAD_MS counts as 0: so a message that is lost does no harm for
  * long.  What is not 0 is said every AGAIN_MS.
@@ -40,6 +43,7 @@
 #define SILENT_MS 3000      /* without a message another router is silent */
 #define RENEW_MAX_MS 300000 /* libzmq never connects again after a peer has broken the protocol */
 #define OLD_S 30
+#define FORGET_S (2 * OLD_S)
 #define QUEUED 32         /* messages that libzmq holds of each router, or for it */
 #define SUBSCRIBERS 64    /* routers that are counted with */
 #define MESSAGES 8        /* sent in one turn */
@@ -61,6 +65,7 @@ struct there {
 struct other {
 	const char *address;
 	void *zmq; /* NULL: no descriptor was free */
+	uint64_t sender; /* of its last message */
 	uint64_t life, next;
 	uint64_t renew_ms;  /* the socket is made anew then, */
 	uint64_t silent_ms; /* so long after the last message */
@@ -511,7 +516,7 @@ refuse(struct siblings *r, struct other *o, enum metric_counter why)
 static bool
 is_new(struct siblings *r, struct other *o, const struct sibling_message *m, uint64_t now_ms)
 {
-	if (o->life != 0 && now_ms > o->said.at_ms + OLD_S * 1000)
+	if (o->life != 0 && now_ms > o->said.at_ms + FORGET_S * 1000)
 		o->life = 0;
 	if (m->life < o->life || (m->life == o->life && m->number < o->next))
 		return false;
@@ -524,6 +529,19 @@ is_new(struct siblings *r, struct other *o, const struct sibling_message *m, uin
 	o->life = m->life;
 	o->next = m->number + 1;
 	return true;
+}
+
+/* Whether its sender's messages come by another address. */
+static bool
+comes_twice(const struct siblings *r, const struct other *o, const struct sibling_message *m)
+{
+	for (uint32_t i = 0; i < r->nothers; i++) {
+		const struct other *x = &r->others[i];
+
+		if (x != o && x->sender == m->sender && x->said.silent == 0 && x->said.own == 0)
+			return true;
+	}
+	return false;
 }
 
 static void
@@ -564,10 +582,11 @@ take_message(struct siblings *r, struct other *o, const unsigned char *p, size_t
 		refuse(r, o, M_SIBLING_REFUSED_OLD);
 		return;
 	}
-	if (!is_new(r, o, &m, now_ms)) {
+	if (comes_twice(r, o, &m) || !is_new(r, o, &m, now_ms)) {
 		refuse(r, o, M_SIBLING_REFUSED_SEEN);
 		return;
 	}
+	o->sender = m.sender;
 	hear(o, now_ms);
 	o->said.messages++;
 	o->said.lag_us = m.sent_us < wall_us ? wall_us - m.sent_us : 0;

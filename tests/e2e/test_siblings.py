@@ -100,6 +100,26 @@ def test_no_request_counts_twice(world):
     wait("none", lambda: all(list(hits(b, "x", "foreign").values()) == [0] for _ in range(20)))
 
 
+def test_a_router_by_two_addresses_counts_once(world):
+    """One of its own, and one that moves (VRRP)."""
+    ports = [free_port(), free_port()]
+    file = world.file("secret")
+    file.write_text(SECRET)
+    p, d = [world.engine("prefill", **CACHE) for _ in range(2)], world.engine("decode")
+    a, b = (world.router(world.pool(p, [d], **POOL), workers=1, stats_interval="1h",
+                         siblings={"listen": f"tcp://0.0.0.0:{ports[i]}", "secret_file": str(file),
+                                   "routers": [f"tcp://127.0.0.{k}:{ports[1 - i]}" for k in (1, 2)]}).wait_all_up() for i in range(2))
+    wait("it is refused by one of them", lambda: b.metric("sibling_messages_refused_total", reason="seen"))
+    assert sorted(x["state"] for x in b.status()["siblings"]) == ["connected", "silent"]
+    for e in p:
+        e.fault("no_answer", contains='"held', count=-1, delay_ms=60000)
+    c = a.open_stream("held" + "x" * 4000)
+    wait("it is held", lambda: at(p, "held"))
+    wait("it counts", lambda: sum(hits(b, "x", "foreign").values()) > 0)
+    assert [sum(hits(b, "x", "foreign").values()) for _ in range(10)] == [1] * 10
+    c.reset()
+
+
 def test_both_know_themselves(two):
     for i in range(2):
         assert two.said(i, of=i)["state"] == "own"
