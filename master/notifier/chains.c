@@ -23,7 +23,7 @@ struct block {
 	uint32_t number; /* of blocks up to its end; 0: none stands here */
 };
 
-/* The newest first. */
+/* The newest first: stored last, or the parent of one that was. */
 struct set {
 	struct block block[WAYS];
 };
@@ -35,6 +35,7 @@ struct chains {
 	uint64_t cuts[UNITS_MAX / 64]; /* a bit for each unit behind which prompts are cut */
 	uint32_t last;                 /* of these */
 	uint32_t nsets;
+	bool forgets; /* a block has lost its place to another one */
 	struct set *sets;
 };
 
@@ -114,15 +115,26 @@ way_of(const struct set *s, uint64_t name)
 	return k;
 }
 
-/* In place of the same one, else of the oldest. */
 static void
-remember(struct set *s, uint64_t name, uint64_t digest, uint32_t number)
+put_first(struct set *s, uint32_t k, struct block b)
 {
+	for (; k > 0; k--)
+		s->block[k] = s->block[k - 1];
+	s->block[0] = b;
+}
+
+/* In place of the same one, else of one that was removed, else of the one that was not used for longest. */
+static void
+remember(struct chains *c, uint64_t name, uint64_t digest, uint32_t number)
+{
+	struct set *s = set_of(c, name);
 	uint32_t k = way_of(s, name);
 
-	for (k = k < WAYS ? k : WAYS - 1; k > 0; k--)
-		s->block[k] = s->block[k - 1];
-	s->block[0] = (struct block){digest, (uint32_t)name, number};
+	if (k == WAYS)
+		for (k = 0; k < WAYS - 1 && s->block[k].number != 0;)
+			k++;
+	c->forgets |= s->block[k].number != 0 && s->block[k].name != (uint32_t)name;
+	put_first(s, k, (struct block){digest, (uint32_t)name, number});
 }
 
 /* Whether prompts are cut behind so many blocks. */
@@ -191,10 +203,10 @@ root_of(const struct chains *c, const struct chains_engine *e, const struct kv_e
 
 /* What is known up to the end of the block before those stored. */
 static bool
-before(const struct chains *c, const struct chains_engine *e, const struct kv_event *event,
+before(struct chains *c, const struct chains_engine *e, const struct kv_event *event,
 	struct block *ret)
 {
-	const struct set *s;
+	struct set *s;
 	uint64_t name;
 	uint32_t k;
 
@@ -204,9 +216,11 @@ before(const struct chains *c, const struct chains_engine *e, const struct kv_ev
 	name = name_of(c, e, event->parent);
 	s = set_of(c, name);
 	k = way_of(s, name);
-	if (k < WAYS)
-		*ret = s->block[k];
-	return k < WAYS && ret->number < UINT32_MAX;
+	if (k == WAYS)
+		return false;
+	*ret = s->block[k];
+	put_first(s, k, *ret); /* a system prompt is stored once, and is the parent of many */
+	return ret->number < UINT32_MAX;
 }
 
 static bool
@@ -235,41 +249,46 @@ stored(struct chains *c, const struct chains_engine *e, const struct kv_event *e
 
 		b.digest = prefix_block(&c->secret, b.digest, ids, block);
 		b.number++;
-		remember(set_of(c, name), name, b.digest, b.number);
+		remember(c, name, b.digest, b.number);
 		if (is_cut(c, b.number, unit))
 			prefix_stored(c->seg, b.digest, e->row, e->ep);
 	}
 	return true;
 }
 
-static void
+/* False: the words of some may be left. */
+static bool
 removed(struct chains *c, const struct chains_engine *e, const struct kv_event *event)
 {
 	const uint32_t unit = prefix_unit_blocks(e->block);
 	struct kv_list hashes = event->hashes;
 	uint64_t hash;
+	bool all = true;
 
 	while (kv_events_hash(&hashes, &hash)) {
 		const uint64_t name = name_of(c, e, hash);
 		struct set *s = set_of(c, name);
 		const uint32_t k = way_of(s, name);
 
-		if (k == WAYS)
+		if (k == WAYS) {
+			all = all && !c->forgets; /* if none was forgotten, it never had a word */
 			continue;
+		}
 		if (is_cut(c, s->block[k].number, unit))
 			prefix_removed(c->seg, s->block[k].digest, e->row, e->ep);
 		s->block[k].number = 0;
 	}
+	return all;
 }
 
 bool
-chains_take(struct chains *c, const struct chains_engine *e, const struct kv_event *event)
+chains_take(struct chains *c, struct chains_engine *e, const struct kv_event *event)
 {
 	if (!event->counts)
 		return false;
 	if (event->kind == KV_EVENT_STORED && event->block_tokens <= PREFIX_BLOCK_MAX)
 		return stored(c, e, event);
-	if (event->kind == KV_EVENT_REMOVED && e->block != 0)
-		removed(c, e, event);
+	if (event->kind == KV_EVENT_REMOVED && e->block != 0 && !removed(c, e, event))
+		e->stale = true;
 	return false;
 }

@@ -6,7 +6,7 @@
  * next block follows from the ids of that block alone.  A digest where prompts are cut (shm/base/prefix_key.h) is a word of
  * the index for the engine, until the engine says that the block was removed.
  *
- * The table has a fixed size, and its oldest blocks go first.  Blocks behind one that is not known are not followed: after
+ * The table has a fixed size, and the blocks go first that were not stored, nor a parent, for longest.  Blocks behind one that is not known are not followed: after
  * missed events, or when the notifier has begun later than the engine.  They become known when they are stored again.
  * A publisher that lies has words of its own endpoint alone.
  *
@@ -26,6 +26,7 @@ struct chains_engine {
 	uint32_t ep, row;
 	uint64_t root;  /* prefix_ids_model() of its model */
 	uint32_t block; /* ids of a block that was stored last; 0: none was */
+	bool stale;     /* a block was removed that the table had forgotten: its word is left */
 };
 
 /* NULL: there is no prefix index. */
@@ -36,4 +37,4 @@ uint64_t chains_bytes(const struct seg *seg);
 /* A number that no other life has. */
 uint64_t chains_life(struct chains *c);
 /* An event of the engine: blocks stored or removed.  True: blocks that were stored are known now. */
-bool chains_take(struct chains *c, const struct chains_engine *e, const struct kv_event *event);
+bool chains_take(struct chains *c, struct chains_engine *e, const struct kv_event *event);

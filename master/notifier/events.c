@@ -317,6 +317,7 @@ subscribe(struct events *e, uint32_t ep)
 	s->ranks = mem_array(s->source.ranks, sizeof(*s->ranks));
 	begin_chains(e, s, false);
 	s->followed = true; /* perhaps: by a predecessor that was killed */
+	prefix_follow_blocks(e->seg, ep, 0, false); /* what it said of blocks has ended with it */
 	await(s, clock_ms(), SILENT_MS);
 	connect_all(e, ep);
 	log_info("subscribed to KV events", LOG_S("address", s->source.events),
@@ -491,6 +492,8 @@ chain(struct events *e, uint32_t ep, const struct sum *sum, zmq_msg_t *msg)
 	if (e->chains == NULL || s->source.ranks != 1 || s->source.row == 0)
 		return;
 	(void)kv_events_read(zmq_msg_data(msg), zmq_msg_size(msg), &batch, chain_event, &c);
+	if (c.engine.stale)
+		s->in_order = false;
 	if (s->chained)
 		prefix_follow_blocks(e->seg, ep, s->block_tokens, s->in_order && s->held_known);
 }
@@ -660,6 +663,9 @@ take_replayed(struct events *e, uint32_t ep, uint32_t rank, zmq_msg_t part[FRAME
 	r->from = number + 1;
 	if (read_batch(e, s, &part[2], &batch, &sum)) {
 		apply(e, ep, &sum, &part[2]);
+		s->in_order = false; /* what came live has come before, also if this clears the cache */
+		if (s->chained)
+			prefix_follow_blocks(e->seg, ep, s->block_tokens, false);
 		s->counts.replayed++;
 		metric_add(e->slab, M_KV_EVENTS_REPLAYED, 1);
 	}

@@ -148,7 +148,7 @@ without(uint32_t from, uint32_t to)
 }
 
 static bool
-take(const struct chains_engine *e, struct kv_event event)
+take(struct chains_engine *e, struct kv_event event)
 {
 	return chains_take(chains, e, &event);
 }
@@ -183,7 +183,7 @@ hit(uint32_t ep, uint32_t n)
 
 Test(chains, a_prompt_finds_what_an_engine_has_stored)
 {
-	const struct chains_engine e = engine(1);
+	struct chains_engine e = engine(1);
 
 	cr_expect(take(&e, blocks(0, 10)));
 	cr_expect_eq(hit(1, 200), 8 * BLOCK, "whole units");
@@ -197,7 +197,7 @@ Test(chains, a_prompt_finds_what_an_engine_has_stored)
 /* As an engine decodes. */
 Test(chains, blocks_may_come_one_by_one)
 {
-	const struct chains_engine e = engine(1);
+	struct chains_engine e = engine(1);
 
 	for (uint32_t i = 0; i < 100; i++)
 		cr_expect(take(&e, blocks(i, i + 1)));
@@ -207,7 +207,7 @@ Test(chains, blocks_may_come_one_by_one)
 
 Test(chains, long_prompts_are_cut_as_their_blocks_are)
 {
-	const struct chains_engine e = engine(1);
+	struct chains_engine e = engine(1);
 
 	cr_expect(take(&e, blocks(0, MOST)));
 	cr_expect_gt(hit(1, MOST * BLOCK), MOST * BLOCK * 8 / 9);
@@ -215,7 +215,7 @@ Test(chains, long_prompts_are_cut_as_their_blocks_are)
 
 Test(chains, behind_a_gap_nothing_is_known)
 {
-	const struct chains_engine e = engine(1);
+	struct chains_engine e = engine(1);
 
 	cr_expect(take(&e, blocks(0, 4)));
 	cr_expect_not(take(&e, blocks(5, 9)));
@@ -227,7 +227,7 @@ Test(chains, behind_a_gap_nothing_is_known)
 
 Test(chains, what_is_removed_is_found_no_more)
 {
-	const struct chains_engine e = engine(1), other = engine(2);
+	struct chains_engine e = engine(1), other = engine(2);
 
 	cr_expect(take(&e, blocks(0, 12)));
 	cr_expect(take(&other, blocks(0, 12)));
@@ -274,7 +274,7 @@ Test(chains, another_block_size_is_another_prompt)
 
 Test(chains, adapter_and_salt_are_other_prompts)
 {
-	const struct chains_engine e = engine(1);
+	struct chains_engine e = engine(1);
 	struct kv_event event = blocks(0, 8);
 
 	event.adapter = true;
@@ -302,7 +302,7 @@ Test(chains, adapter_and_salt_are_other_prompts)
 
 Test(chains, a_publisher_may_say_anything)
 {
-	const struct chains_engine e = engine(1), honest = engine(2);
+	struct chains_engine e = engine(1), honest = engine(2);
 	struct kv_event event = blocks(0, 8);
 
 	cr_expect(take(&honest, blocks(0, 8)));
@@ -339,10 +339,53 @@ Test(chains, the_oldest_blocks_are_forgotten_first)
 	seg->hdr->prefix_buckets = 1 << 14;
 	e = engine(1);
 	cr_expect(take(&e, blocks(0, 5)));
+	cr_expect_not(e.stale);
 	(void)take(&e, without(0, 1)); /* forgotten: no word is removed */
+	cr_expect(e.stale);
 	cr_expect(take(&e, blocks(3, 4)), "block 2 is among the last four");
 	cr_expect_not(take(&e, blocks(1, 2)), "block 0 is not");
 	cr_expect_eq(hit(1, 200), 4 * BLOCK);
+}
+
+/* A table of 1 set.  A system prompt is stored once; what is stored behind it comes and goes. */
+Test(chains, blocks_that_were_removed_make_room_for_others)
+{
+	struct chains_engine e;
+
+	chains_free(&chains);
+	seg->hdr->prefix_buckets = 4;
+	chains = chains_new(seg);
+	seg->hdr->prefix_buckets = 1 << 14;
+	e = engine(1);
+	cr_expect(take(&e, blocks(0, 2)));
+	for (int i = 0; i < 20; i++) {
+		cr_expect(take(&e, blocks(2, 3)), "%d", i);
+		(void)take(&e, without(2, 3));
+	}
+	cr_expect(take(&e, blocks(2, 4)));
+	cr_expect_eq(hit(1, 200), 4 * BLOCK);
+	(void)take(&e, without(0, 4));
+	cr_expect_eq(hit(1, 200), 0, "all of it was known");
+	cr_expect_not(e.stale);
+}
+
+/* A table of 1 set. */
+Test(chains, a_parent_is_remembered_longer_than_its_children)
+{
+	struct chains_engine e;
+
+	chains_free(&chains);
+	seg->hdr->prefix_buckets = 4;
+	chains = chains_new(seg);
+	seg->hdr->prefix_buckets = 1 << 14;
+	e = engine(1);
+	cr_expect(take(&e, blocks(0, 2)));
+	for (uint32_t i = 0; i < 20; i++) {
+		struct kv_event child = blocks(2, 3);
+
+		child.hashes = hashes((uint32_t[]){name(100 + i)}, 1);
+		cr_expect(take(&e, child), "%u", i);
+	}
 }
 
 Test(chains, without_an_index_there_are_none)
@@ -359,7 +402,7 @@ Test(chains, without_an_index_there_are_none)
 /* Whatever is stored meanwhile or is stale by the count is not. */
 Test(chains, words_of_an_engine_whose_events_are_all_known_are_not_stale)
 {
-	const struct chains_engine e = engine(1);
+	struct chains_engine e = engine(1);
 
 	prefix_capacity_set(seg, 1, 10000);
 	cr_expect(take(&e, blocks(0, 8)));
