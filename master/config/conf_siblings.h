@@ -1,4 +1,4 @@
-/* The keys `routers`: what other routers are told, and the secret that they share with this one. */
+/* The keys `siblings`: what other routers are told, and the secret that they share with this one. */
 #pragma once
 #include "master/config/conf_read.h"
 

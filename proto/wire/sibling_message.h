@@ -11,7 +11,7 @@
  *
  * - sender: drawn by the router's process that sends; a router knows its own messages by it
  * - life: grows with each start of a sender; number: 1 more with each message of a life.  A receiver takes no message twice
- * - engine: a hash of its URL and role, the same in all routers
+ * - engine: a hash of its URL, role and the name of its pool, the same in all routers
  * - a digest: of a cut of the prompt (shm/base/prefix_key.h)
  * - the MAC is HMAC-SHA256 of all bytes before it (proto/tls/mac.h)
  *
