@@ -397,6 +397,22 @@ open_events(struct notifier *n)
 	return 1;
 }
 
+/* Other routers are told hints alone: if their address cannot be had, all else goes on without them. */
+static int
+open_siblings(struct notifier *n)
+{
+	const struct conf *c = n->h->conf;
+	int r = 0;
+
+	n->siblings = siblings_new(n->h->seg, n->slab, c, n->ctx, &r);
+	if (r == 0 ||
+		(c->lmcache_listen == NULL && c->announce_listen == NULL && c->kv_event_ranks == 0))
+		return r;
+	log_warn("the notifier goes on without other routers",
+		LOG_S("cure", "siblings.listen, then pdctl upgrade"));
+	return 0;
+}
+
 static int
 open_sockets(struct notifier *n)
 {
@@ -422,7 +438,7 @@ open_sockets(struct notifier *n)
 			LOG_S("address", c->lmcache_listen),
 			LOG_S("cure", "narrower lmcache.networks"));
 	if (r == 0 && c->siblings_key != NULL)
-		n->siblings = siblings_new(n->h->seg, n->slab, c, n->ctx, &r);
+		r = open_siblings(n);
 	if (r == 0 && c->announce_listen != NULL)
 		r = open_socket(n, &n->sockets[1], ZMQ_ROUTER, c->announce_listen,
 			"listening for announcements");
