@@ -316,8 +316,9 @@ subscribe(struct events *e, uint32_t ep)
 
 	s->ranks = mem_array(s->source.ranks, sizeof(*s->ranks));
 	begin_chains(e, s, false);
-	s->followed = true; /* perhaps: by a predecessor that was killed */
-	prefix_follow_blocks(e->seg, ep, 0, false); /* what it said of blocks has ended with it */
+	/* perhaps: by a predecessor that was killed, and what it said of blocks has ended with it */
+	s->followed = true;
+	prefix_follow_blocks(e->seg, ep, 0, false);
 	await(s, clock_ms(), SILENT_MS);
 	connect_all(e, ep);
 	log_info("subscribed to KV events", LOG_S("address", s->source.events),
@@ -663,7 +664,8 @@ take_replayed(struct events *e, uint32_t ep, uint32_t rank, zmq_msg_t part[FRAME
 	r->from = number + 1;
 	if (read_batch(e, s, &part[2], &batch, &sum)) {
 		apply(e, ep, &sum, &part[2]);
-		s->in_order = false; /* what came live has come before, also if this clears the cache */
+		/* what came live has come before, also if this has cleared the cache */
+		s->in_order = false;
 		if (s->chained)
 			prefix_follow_blocks(e->seg, ep, s->block_tokens, false);
 		s->counts.replayed++;

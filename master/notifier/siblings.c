@@ -64,7 +64,7 @@ struct there {
 
 struct other {
 	const char *address;
-	void *zmq; /* NULL: no descriptor was free */
+	void *zmq;       /* NULL: no descriptor was free */
 	uint64_t sender; /* of its last message */
 	uint64_t life, next;
 	uint64_t renew_ms;  /* the socket is made anew then, */
