@@ -211,7 +211,7 @@ class Screen:
 
     def __init__(self, world, r, columns=80):
         self.columns = columns
-        self.tmux = ["tmux", "-S", str(world.file("tmux")), "-f", "/dev/null"]
+        self.tmux = ["tmux", "-S", str(world.file(f"tmux-{columns}")), "-f", "/dev/null"]
         subprocess.run([*self.tmux, "new-session", "-d", "-x", str(columns), "-y", "24", f"{BIN}/pdctl -s {r.control} top; echo over; read x"], check=True,
                        env={**os.environ, "TERM": "screen", "LC_ALL": "C.UTF-8"})
 

@@ -325,6 +325,12 @@ def an_operators_key(r):
     return str(path)
 
 
+def a_secret(world, name):
+    path = world.file(f"secret-{name}")
+    path.write_text(f"the secret called {name} of two routers\n")
+    return str(path)
+
+
 def other_values(r):
     """For each key a value that it does not have."""
     pool, cert = {**r.config["pools"][0], "retries": 3}, Cert(r.world.dir, "localhost")
@@ -342,7 +348,9 @@ def other_values(r):
         "sandbox": False, "control_socket": "/nowhere", "control_socket_mode": "0660",
         "control_socket_group": "no-such-group", "state_file": "/nowhere",
         "lmcache.networks": ["127.0.0.0/8"], "lmcache.listen": f"tcp://127.0.0.1:{free_port()}",
-        "announce.listen": f"tcp://127.0.0.1:{free_port()}", "announce.forget": "11s", "shared_memory.max_workers": 17,
+        "announce.listen": f"tcp://127.0.0.1:{free_port()}", "announce.forget": "11s",
+        "siblings.listen": f"tcp://127.0.0.1:{free_port()}", "siblings.routers": ["tcp://127.0.0.1:9"], "siblings.networks": ["127.0.0.0/8"],
+        "siblings.secret_file": a_secret(r.world, "another"), "siblings.ring": "64KiB", "shared_memory.max_workers": 17,
         "shared_memory.max_endpoints": 65, "shared_memory.max_pools": 17, "shared_memory.flags_per_worker": 128,
         "shared_memory.queue": 1000, "shared_memory.clients": 4104, "shared_memory.max_api_keys": 1000, "shared_memory.prefix_index": "1MiB",
         "shared_memory.recent_requests": 1000, "shared_memory.running_requests": 100,
@@ -354,7 +362,8 @@ COSTS = {"live": "live", "generation": "new generation", "restart": "restart"}
 
 @pytest.mark.timeout(120 * SLOW)  # some hundred reloads
 def test_every_key_does_what_the_table_says(world):
-    r, _, _ = world.pd(admin={"listen": [f"127.0.0.1:{free_port()}"]})
+    siblings = {"listen": f"tcp://127.0.0.1:{free_port()}", "secret_file": a_secret(world, "one")}  # each of them needs the other
+    r, _, _ = world.pd(admin={"listen": [f"127.0.0.1:{free_port()}"]}, siblings=siblings)
     r.operator_headers = [("Authorization", f"Bearer {OPERATORS_KEY}")]
     values, table = other_values(r), table_of_keys()
     assert sorted(key for _, key in table) == sorted(values)
