@@ -153,7 +153,7 @@ relay_contains(const struct req *req, const struct span *pieces, size_t n, const
 	bool found;
 
 	if (held_bytes(req) == 0 && n == 1)
-		return memmem(pieces[0].p, pieces[0].n, word, len) != NULL;
+		return pieces[0].n > 0 && memmem(pieces[0].p, pieces[0].n, word, len) != NULL;
 	if (held_bytes(req) > 0)
 		membuf_add(&all, evbuffer_pullup(req->held, -1), held_bytes(req));
 	for (size_t i = 0; i < n; i++)
