@@ -36,13 +36,13 @@ drop_text(struct job *job)
 		/* the job's engines may be sent an abort later */
 		job->key = text_copy_key(job->text);
 	text_unref(&job->text);
-	if (job->resume != NULL)
-		resume_keep(job);
 	for (uint32_t i = 0; i < job->nbranches; i++) {
 		attempt_drop_text(job->branches[i].attempt);
 		if (job_started(job)) /* the client has it */
 			leg_forget_head(&job->branches[i].attempt->leg[LEG_DECODE]);
 	}
+	if (job->resume != NULL) /* last: it sees who else has the text */
+		resume_keep(job);
 }
 
 void
