@@ -161,10 +161,11 @@ def test_the_bodies(world, path):
 
 @pytest.mark.parametrize("more", [
     {"background": True},
+    {"background": 1},
     {"tools": [{"type": "function"}, {"type": "code_interpreter"}]},
     {"tools": [{"name": "no type"}]},
     {"tools": {}},
-], ids=["background", "tools of the engine", "tools of no type", "no list of tools"])
+], ids=["background", "background as a number", "tools of the engine", "tools of no type", "no list of tools"])
 def test_responses_of_one_engine(world, more):
     """What needs an engine's memory, outlives its request, or generates several times goes to the decode engine alone."""
     r, (p,), (d,) = world.scripts(pool=POOL)

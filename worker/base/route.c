@@ -155,10 +155,13 @@ route_by(enum route r)
 }
 
 enum role
-route_single_role(enum route r, enum single_role_kind configured)
+route_single_role(enum route r, const struct conf_handshake *shake)
 {
-	if (configured != SINGLE_ROLE_AUTO)
-		return configured == SINGLE_ROLE_DECODE ? ROLE_DECODE : ROLE_PREFILL;
+	/* the decode engine keeps the response that two engines have made */
+	if (shake->disaggregate_agent_paths != 0 && (r == ROUTE_RESPONSES || about_a_response(r)))
+		return ROLE_DECODE;
+	if (shake->single_engine_role != SINGLE_ROLE_AUTO)
+		return shake->single_engine_role == SINGLE_ROLE_DECODE ? ROLE_DECODE : ROLE_PREFILL;
 	return routes[r].alone;
 }
 

@@ -91,7 +91,7 @@ bool route_is_anthropic(enum route r);
  * (`disaggregate_agent_paths`). */
 bool route_is_agent(enum route r);
 /* Returns the role whose engines serve a path that one engine serves alone (ROUTE_BY_ONE). */
-enum role route_single_role(enum route r, enum single_role_kind configured);
+enum role route_single_role(enum route r, const struct conf_handshake *shake);
 /* Returns the offset of the variable part of a path, such as the model of /v1/models/{id}; 0: it has none. */
 size_t route_rest(enum route r);
 /* Returns what follows the variable part of a path, such as "/cancel". */

@@ -16,7 +16,7 @@
 bool
 way_holds(const struct facts *facts, const struct table_pool *tp)
 {
-	const enum role role = route_single_role(facts->route, tp->shake.single_engine_role);
+	const enum role role = route_single_role(facts->route, &tp->shake);
 
 	for (uint32_t i = 0; i < tp->n[role]; i++)
 		if (tp->picks[role][i].hash == facts->holder)
@@ -79,9 +79,9 @@ below_threshold(struct worker *w, const struct facts *facts)
 
 	if (facts->pool->shake.routing_threshold != THRESHOLD_AUTO)
 		return facts->estimate < facts->pool->shake.routing_threshold;
-	if (facts->stream)
+	if (facts->stream && route_by(facts->route) == ROUTE_BY_TWO)
 		return threshold_direct(learned, facts->estimate, &w->rnd);
-	/* its first token is not seen, so a trial of the other way would teach nothing */
+	/* its first token is not seen, so a trial of the other way would teach nothing (learn_threshold()) */
 	return facts->estimate < threshold_now(learned);
 }
 
@@ -195,7 +195,9 @@ stands_alone(const struct splice *doc)
 	const struct splice_member *background = splice_find(doc, SK_BACKGROUND);
 
 	return (previous == NULL || previous->type == ST_NULL) &&
-	       (background == NULL || background->type != ST_TRUE) && client_runs_tools(doc);
+	       /* engines take 1 and "true" for true */
+	       (background == NULL || background->type == ST_NULL || background->type == ST_FALSE) &&
+	       client_runs_tools(doc);
 }
 
 /* Returns true if one engine serves the request, and its path decides which. */
@@ -256,7 +258,7 @@ way_queue_key(const struct way *way, const struct facts *facts)
 	uint64_t h = 14695981039346656037ull;
 	const bool one = way->connector->engines == ENGINES_SINGLE;
 	const enum role role =
-		route_single_role(facts->route, facts->pool->shake.single_engine_role);
+		route_single_role(facts->route, &facts->pool->shake);
 	const uint8_t kind = one                   ? (role == ROLE_PREFILL ? 1 : 4)
 			     : way->alone          ? 5 /* within the budget of fallbacks */
 			     : way->direct != NULL ? 2
@@ -271,6 +273,6 @@ enum role
 way_role_alone(const struct connector *c, const struct facts *facts)
 {
 	return c->engines == ENGINES_SINGLE
-		       ? route_single_role(facts->route, facts->pool->shake.single_engine_role)
+		       ? route_single_role(facts->route, &facts->pool->shake)
 		       : ROLE_DECODE;
 }
