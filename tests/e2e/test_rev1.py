@@ -42,3 +42,40 @@ def test_a_stored_response_of_two_engines(world):
     c = r.client().request("GET", f"/v1/responses/{name}")
     d.expect().reply(body={"id": name})
     assert c.read().json() == {"id": name}
+
+
+def test_an_aborted_answer_that_is_rewritten(world):
+    """The client has nothing of it: another engine is asked, as where an answer passes unchanged."""
+    from test_retry_more import DONE, aborted
+    r, p, d = scripts(world, pool={"cached_tokens_from": "prefill"})
+    c = begin(r)
+    taken(p)[0].prefilled(HAND % 1)
+    taken(d)[0].reply(body=aborted("half"))
+    taken(p)[0].prefilled(HAND % 2)
+    taken(d)[0].reply(body=DONE)
+    assert c.read().json()["choices"][0]["text"] == "ab"
+
+
+def test_an_aborted_branch(world):
+    """One of two samples: it alone is generated again."""
+    from test_retry_more import DONE, aborted
+    r, p, d = scripts(world, pool={"fanout": True})
+    c = begin(r, n=2)
+    for i in 1, 2:
+        taken(p)[0].prefilled(HAND % i)
+    one, two = taken(d)[0], taken(d)[0]
+    one.reply(body=aborted("half"))
+    taken(p)[0].prefilled(HAND % 3)
+    taken(d)[0].reply(body=DONE)
+    two.reply(body=DONE)
+    assert [x["text"] for x in c.read().json()["choices"]] == ["ab", "ab"]
+
+
+def test_an_aborted_answer_that_is_rewritten_without_another_engine(world):
+    from test_retry_more import aborted
+    r, p, (d,) = scripts(world, 1, 1, pool={"cached_tokens_from": "prefill"})
+    c = begin(r)
+    taken(p)[0].prefilled()
+    taken([d])[0].reply(body=aborted("half"))
+    assert c.read().json()["choices"][0]["text"] == "half"
+    assert (r.end()["reason"], r.end()["detail"]) == ("ok", "the decode engine has aborted the request")

@@ -1,5 +1,7 @@
 #include "worker/attempt/decode.h"
 
+#include <string.h>
+
 #include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/branches.h"
@@ -315,6 +317,29 @@ pass_on(struct attempt *a)
 	job->ops->pass_on(job, &refusal);
 }
 
+/* The same as was_aborted(), of a whole answer that is rewritten.  Returns true if other engines
+ * are asked. */
+static bool
+part_aborted(struct attempt *a)
+{
+	struct leg *d = attempt_decode_leg(a);
+	struct job *job = a->branch->job;
+	const enum route route = job->facts.route;
+	struct outcome o;
+
+	if (!d->keep || d->status != 200 || job_started(job) || d->answer_len == 0 ||
+		(route != ROUTE_CHAT && route != ROUTE_COMPLETIONS) ||
+		memmem(d->answer, d->answer_len, SYMPTOM_ABORT, strlen(SYMPTOM_ABORT)) == NULL)
+		return false;
+	o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
+	d->fail = LEG_FAIL_GARBAGE; /* the answer is not complete: attempt_decode_complete() */
+	if (failover_others(a, LEG_DECODE, &o))
+		return true;
+	d->fail = LEG_FAIL_NONE;
+	job->detail = "the decode engine has aborted the request";
+	return false;
+}
+
 /* A rewritten answer is whole. */
 static void
 part_answered(struct attempt *a)
@@ -322,6 +347,8 @@ part_answered(struct attempt *a)
 	struct job *job = a->branch->job;
 	struct leg *d = attempt_decode_leg(a);
 
+	if (part_aborted(a))
+		return;
 	if (d->keep && (job->facts.stream || answer_whole(job->answer, a->branch->index, d->answer,
 						     d->answer_len) != ANSWER_OK)) {
 		failed(a, CAUSE_UNUSABLE, END_DECODE_ANSWER);
