@@ -6,9 +6,10 @@
  * next block follows from the ids of that block alone.  A digest where prompts are cut (shm/base/prefix_key.h) is a word of
  * the index for the engine, until the engine says that the block was removed.
  *
- * The table has a fixed size, and the blocks go first that were not stored, nor a parent, for longest.  Blocks behind one that is not known are not followed: after
- * missed events, or when the notifier has begun later than the engine.  They become known when they are stored again.
- * A publisher that lies has words of its own endpoint alone.
+ * The table has a fixed size, and the blocks go first that were not stored, nor a parent, for longest.  Blocks behind one
+ * that is not known are not followed: after missed events, or when the notifier has begun later than the engine.  They
+ * become known when they are stored again.
+ * A publisher that lies has words of its own endpoint alone, but a pool has one size of blocks (prefix_block_of()).
  *
  * Process: notifier.
  */

@@ -322,3 +322,17 @@ def test_errors_have_anthropics_form(world):
     p.expect().reset()
     got = c.read()
     assert got.status == 502 and json.loads(got.body)["type"] == "error" and line_of(r)["reason"] == "prefill_broken"
+
+
+def test_a_stored_response_of_two_engines(world):
+    """single_engine_role does not say who keeps the responses that two engines have made."""
+    r, (p,), (d,) = world.scripts(pool={"disaggregate_agent_paths": True, "single_engine_role": "prefill"})
+    c = r.client().request("POST", "/v1/responses", {"model": MODEL, "input": "x"})
+    p.expect().reply(body=json.dumps({"id": "x", "output": [], "kv_transfer_params": json.loads(HAND)}, separators=(",", ":")).encode())
+    ex = d.expect()
+    name = ex.json()["request_id"]
+    ex.reply(body={"id": name})
+    assert c.read().status == 200
+    c = r.client().request("GET", f"/v1/responses/{name}")
+    d.expect().reply(body={"id": name})
+    assert c.read().json() == {"id": name}

@@ -9,7 +9,7 @@ from fleets import FAR, FREED, KINDS, LATE, LEASED, URL, build, never_twice, rig
 from legs import FRESH, STREAM, leave, taken, unaccepting
 from members import values
 from procs import MODEL, SLOW, silence, wait
-from raw import Closed
+from raw import Closed, text_of
 from test_drain import drain
 from test_retry import FAN, HAND, POOL, REACHED, begin, fails, nobody, scripts
 
@@ -484,3 +484,21 @@ def test_a_decode_host_that_answers_no_connection(world, kind):
         for _ in range(2):
             right(r, False)
     freed(p, d[1:])
+
+
+def test_a_late_prefill_whose_request_is_released_after_its_stream_has_begun_elsewhere(world):
+    """The text that a detached attempt still needs has its members until that attempt has ended."""
+    r, p, d = scripts(world, pool={"resume": True, "retries": 1, "timeouts": {"prefill": LATE}})
+    c = begin(r, True)
+    ex, _ = taken(p)
+    later = half(ex)
+    taken(p)[0].prefilled(HAND % 2)
+    leg, _ = taken(d)
+    leg.stream_head().chunk(b'data: {"id":"x","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"a","finish_reason":null}]}\n\n')
+    it = c.events()
+    next(it)
+    rest(ex, later)
+    told(d)
+    leg.chunk(b'data: {"id":"x","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"b","finish_reason":"length"}]}\n\ndata: [DONE]\n\n').write(b"0\r\n\r\n").end()
+    assert text_of(it) == "b"
+    r.wait_metric("kv_released_total", 1, reason="prefill_late")

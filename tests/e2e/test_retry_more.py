@@ -355,3 +355,37 @@ def test_an_aborted_prefill_is_not_the_answer(world):
     ex.reply(body={"id": "x", "choices": [{"index": 0, "text": "a", "finish_reason": "length"}], "kv_transfer_params": {"first_tok": 7}})
     taken(d)[0].reply(body={"id": "y", "choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]})
     assert c.read().json()["choices"][0]["text"] == "ab" and first is not second
+
+
+def test_an_aborted_answer_that_is_rewritten(world):
+    """The client has nothing of it: another engine is asked, as where an answer passes unchanged."""
+    r, p, d = scripts(world, pool={"cached_tokens_from": "prefill"})
+    c = begin(r)
+    taken(p)[0].prefilled(HAND % 1)
+    taken(d)[0].reply(body=aborted("half"))
+    taken(p)[0].prefilled(HAND % 2)
+    taken(d)[0].reply(body=DONE)
+    assert c.read().json()["choices"][0]["text"] == "ab"
+
+
+def test_an_aborted_branch(world):
+    """One of two samples: it alone is generated again."""
+    r, p, d = scripts(world, pool={"fanout": True})
+    c = begin(r, n=2)
+    for i in 1, 2:
+        taken(p)[0].prefilled(HAND % i)
+    one, two = taken(d)[0], taken(d)[0]
+    one.reply(body=aborted("half"))
+    taken(p)[0].prefilled(HAND % 3)
+    taken(d)[0].reply(body=DONE)
+    two.reply(body=DONE)
+    assert [x["text"] for x in c.read().json()["choices"]] == ["ab", "ab"]
+
+
+def test_an_aborted_answer_that_is_rewritten_without_another_engine(world):
+    r, p, (d,) = scripts(world, 1, 1, pool={"cached_tokens_from": "prefill"})
+    c = begin(r)
+    taken(p)[0].prefilled()
+    taken([d])[0].reply(body=aborted("half"))
+    assert c.read().json()["choices"][0]["text"] == "half"
+    assert (r.end()["reason"], r.end()["detail"]) == ("ok", "the decode engine has aborted the request")

@@ -76,7 +76,7 @@ was_aborted(const struct attempt *a)
 }
 
 /* Tries other engines after an aborted leg.  Returns false if there are none: decode does without
- * the KV, as far as the connector can. */
+ * the KV, as far as the connector can.  Where the fallback_budget is spent the request has ended. */
 static bool
 replaced(struct attempt *a)
 {
