@@ -196,7 +196,8 @@ stands_alone(const struct splice *doc)
 
 	return (previous == NULL || previous->type == ST_NULL) &&
 	       /* engines take 1 and "true" for true */
-	       (background == NULL || background->type == ST_NULL || background->type == ST_FALSE) &&
+	       (background == NULL || background->type == ST_NULL ||
+		       background->type == ST_FALSE) &&
 	       client_runs_tools(doc);
 }
 
@@ -257,8 +258,7 @@ way_queue_key(const struct way *way, const struct facts *facts)
 {
 	uint64_t h = 14695981039346656037ull;
 	const bool one = way->connector->engines == ENGINES_SINGLE;
-	const enum role role =
-		route_single_role(facts->route, &facts->pool->shake);
+	const enum role role = route_single_role(facts->route, &facts->pool->shake);
 	const uint8_t kind = one                   ? (role == ROLE_PREFILL ? 1 : 4)
 			     : way->alone          ? 5 /* within the budget of fallbacks */
 			     : way->direct != NULL ? 2
@@ -272,7 +272,6 @@ way_queue_key(const struct way *way, const struct facts *facts)
 enum role
 way_role_alone(const struct connector *c, const struct facts *facts)
 {
-	return c->engines == ENGINES_SINGLE
-		       ? route_single_role(facts->route, &facts->pool->shake)
-		       : ROLE_DECODE;
+	return c->engines == ENGINES_SINGLE ? route_single_role(facts->route, &facts->pool->shake)
+					    : ROLE_DECODE;
 }
