@@ -63,13 +63,13 @@ def test_announced_engines_serve_and_are_forgotten_when_silent(fleet):
     for one in said:
         one.speak()
 
-    def ready():
+    def both():
         for one in said:
             one.speak()
-        return r.get("/ready").status == 200
-    wait("the pool can serve", ready)
-    assert r.complete().status == 200
-    known = status(r)
+        known = status(r)
+        return known if {p.url, d.url} <= set(known) and all(e["state"] == "up" for e in known.values()) else None
+    known = wait("both are up", both)
+    assert r.get("/ready").status == r.complete().status == 200
     assert known[p.url]["role"] == "prefill" and known[p.url]["source"] == "announced"
     assert known[d.url]["role"] == "decode"
     keep_speaking(said[:1], 2)
@@ -99,7 +99,7 @@ def test_a_notifier_that_dies_forgets_nothing_that_matters(fleet):
     def ready():
         for one in said:
             one.speak()
-        return r.get("/ready").status == 200
+        return set(status(r)) == {p.url, d.url} and r.get("/ready").status == 200
     wait("the pool can serve", ready)
     r.murder(r.children("notifier")[0])
     r.look_over()

@@ -212,8 +212,10 @@ class Screen:
     def __init__(self, world, r, columns=80):
         self.columns = columns
         self.tmux = ["tmux", "-S", str(world.file(f"tmux-{columns}")), "-f", "/dev/null"]
+        # ncurses would believe pytest-xdist's LINES and COLUMNS more than the terminal
+        env = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
         subprocess.run([*self.tmux, "new-session", "-d", "-x", str(columns), "-y", "24", f"{BIN}/pdctl -s {r.control} top; echo over; read x"], check=True,
-                       env={**os.environ, "TERM": "screen", "LC_ALL": "C.UTF-8"})
+                       env={**env, "TERM": "screen", "LC_ALL": "C.UTF-8"})
 
     def lines(self):
         text = subprocess.run([*self.tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True).stdout.splitlines()
