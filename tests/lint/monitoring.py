@@ -75,6 +75,7 @@ HEALTHY = {
     "pdrouter_kv_ready_timeouts_total": "2x80",
     "pdrouter_worker_restarts_total": "1x80",
     "pdrouter_notifier_restarts_total": "0x80",
+    "pdrouter_siblings_silent": "0x30 1x8 0x42",  # another router was restarted
     "pdrouter_exporter_restarts_total": "0x80",
     'pdrouter_sandbox{process="worker"}': "1x80",
     "pdrouter_reloads_failed_total": "1x80",
@@ -116,6 +117,7 @@ FAILING = {
     "PdrouterKvLate": {"pdrouter_kv_ready_timeouts_total": "0+1x80"},
     "PdrouterWorkersDie": {"pdrouter_worker_restarts_total": "1x40 2x40"},
     "PdrouterNoSandbox": {'pdrouter_sandbox{process="worker"}': "0x80"},
+    "PdrouterSiblingSilent": {"pdrouter_siblings_silent": "1x80"},
     "PdrouterMemoryRepaired": {'pdrouter_memory_repaired_total{where="rows"}': "0x40 3x40"},
     "PdrouterStateNotSaved": {"pdrouter_state_file_failures_total": "1x40 2+1x40"},
     "PdrouterOutOfMemory": {"pdrouter_out_of_memory_total": "2x40 3x40"},
