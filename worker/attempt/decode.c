@@ -1,7 +1,5 @@
 #include "worker/attempt/decode.h"
 
-#include <string.h>
-
 #include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/branches.h"
@@ -163,17 +161,25 @@ says_nothing(const struct attempt *a, size_t n)
 	       !job->ops->holds(job) && a->t.connector->engines != ENGINES_SINGLE;
 }
 
-/* Returns true if an engine has aborted a request, and nothing of its answer was sent.  /generate
- * is left out: it is for trainers, who abort on purpose and take what there is. */
+/* Returns true if an aborted answer of the decode leg may be had from another engine.  /generate is
+ * left out: it is for trainers, who abort on purpose and take what there is. */
 static bool
-was_aborted(const struct attempt *a, const struct span *pieces, size_t n, bool done)
+abort_is_failure(const struct attempt *a)
 {
-	const struct leg *d = &a->leg[LEG_DECODE];
 	const struct job *job = a->branch->job;
 	const enum route route = job->facts.route;
 
-	return d->status == 200 && (done || d->sse) && !job_started(job) &&
-	       (route == ROUTE_CHAT || route == ROUTE_COMPLETIONS) &&
+	return a->leg[LEG_DECODE].status == 200 && !job_started(job) &&
+	       (route == ROUTE_CHAT || route == ROUTE_COMPLETIONS);
+}
+
+/* Returns true if an engine has aborted a request, and nothing of its answer was sent. */
+static bool
+was_aborted(const struct attempt *a, const struct span *pieces, size_t n, bool done)
+{
+	const struct job *job = a->branch->job;
+
+	return (done || a->leg[LEG_DECODE].sse) && abort_is_failure(a) &&
 	       job->ops->contains(job, pieces, n, SYMPTOM_ABORT);
 }
 
@@ -324,12 +330,10 @@ part_aborted(struct attempt *a)
 {
 	struct leg *d = attempt_decode_leg(a);
 	struct job *job = a->branch->job;
-	const enum route route = job->facts.route;
 	struct outcome o;
 
-	if (!d->keep || d->status != 200 || job_started(job) || d->answer_len == 0 ||
-		(route != ROUTE_CHAT && route != ROUTE_COMPLETIONS) ||
-		memmem(d->answer, d->answer_len, SYMPTOM_ABORT, strlen(SYMPTOM_ABORT)) == NULL)
+	if (!d->keep || !abort_is_failure(a) ||
+		!symptom_of_abort((struct span){d->answer, d->answer_len}))
 		return false;
 	o = failover_outcome(a, LEG_DECODE, CAUSE_UNUSABLE);
 	d->fail = LEG_FAIL_GARBAGE; /* the answer is not complete: attempt_decode_complete() */

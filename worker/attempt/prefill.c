@@ -1,7 +1,5 @@
 #include "worker/attempt/prefill.h"
 
-#include <string.h>
-
 #include "shm/base/clock.h"
 #include "worker/attempt/attempt.h"
 #include "worker/attempt/branches.h"
@@ -70,9 +68,9 @@ was_aborted(const struct attempt *a)
 {
 	const struct leg *p = &a->leg[LEG_PREFILL];
 
-	return p->status == 200 && a->leg[LEG_DECODE].progress < LEG_BEGUN && p->answer_len > 0 &&
+	return p->status == 200 && a->leg[LEG_DECODE].progress < LEG_BEGUN &&
 	       p->answer_len <= ABORTED_MAX &&
-	       memmem(p->answer, p->answer_len, SYMPTOM_ABORT, strlen(SYMPTOM_ABORT)) != NULL;
+	       symptom_of_abort((struct span){p->answer, p->answer_len});
 }
 
 /* Tries other engines after an aborted leg.  Returns false if there are none: decode does without

@@ -167,8 +167,7 @@ resume_keep(struct job *job)
 	give_way(job);
 	if (follow_why_not(r->follow) != NULL)
 		text_unref(&r->text);
-	else if (r->text->refs ==
-		 1) /* a detached attempt makes its request to decode of the members */
+	else if (r->text->refs == 1) /* else a detached attempt makes a request of the members */
 		text_drop_doc(r->text);
 }
 

@@ -24,6 +24,18 @@ static const struct {
 	{ENGINE_SGLANG, FAILED_PREFILL, "Prefill transfer failed"},
 };
 
+static bool
+contains(struct span text, const char *word)
+{
+	return text.n > 0 && memmem(text.p, text.n, word, strlen(word)) != NULL;
+}
+
+bool
+symptom_of_abort(struct span answer)
+{
+	return contains(answer, SYMPTOM_ABORT);
+}
+
 bool
 symptom_of_kv(enum engine_kind engine, enum failure_leg leg, enum failure_cause cause, int status,
 	struct span text)
@@ -32,8 +44,7 @@ symptom_of_kv(enum engine_kind engine, enum failure_leg leg, enum failure_cause 
 	if (cause != CAUSE_UNUSABLE && !(cause == CAUSE_STATUS && status == 500))
 		return false;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		if (rows[i].engine == engine && rows[i].leg == leg && text.n > 0 &&
-			memmem(text.p, text.n, rows[i].text, strlen(rows[i].text)) != NULL)
+		if (rows[i].engine == engine && rows[i].leg == leg && contains(text, rows[i].text))
 			return true;
 	return false;
 }

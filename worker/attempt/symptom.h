@@ -19,3 +19,5 @@ bool symptom_of_kv(enum engine_kind engine, enum failure_leg leg, enum failure_c
  * when it is stopped (`shutdown_timeout` 0) or paused, SGLang at /abort_request.  In a string the
  * quotes would be escaped. */
 #define SYMPTOM_ABORT "\"finish_reason\":\"abort\""
+/* Returns true if the kept answer of a leg says so. */
+bool symptom_of_abort(struct span answer);

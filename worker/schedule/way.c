@@ -1,7 +1,6 @@
 #include "worker/schedule/way.h"
 
-#include <string.h>
-
+#include "proto/json/json_read.h"
 #include "proto/json/prompt.h"
 #include "proto/json/splice.h"
 #include "shm/table.h"
@@ -158,12 +157,6 @@ check(const struct way *way, const struct demand *d, const char **ret_detail)
 	return END_OK;
 }
 
-static bool
-is_text(const struct splice_seg *v, const char *text)
-{
-	return v->n == strlen(text) && memcmp(v->p, text, v->n) == 0;
-}
-
 /* Returns true if the client runs every tool that the request lists. */
 static bool
 client_runs_tools(const struct splice *doc)
@@ -177,7 +170,7 @@ client_runs_tools(const struct splice *doc)
 	list = (struct splice_seg){doc->text + m->val, m->end - m->val};
 	while (m->type == ST_ARRAY && splice_element(&list, &at, &tool))
 		if (splice_member_raw(tool.p, tool.n, "type", &type) != 1 ||
-			!(is_text(&type, "\"function\"") || is_text(&type, "\"custom\"")))
+			!(json_read_is(&type, "\"function\"") || json_read_is(&type, "\"custom\"")))
 			return false;
 	return m->type == ST_ARRAY;
 }
