@@ -192,8 +192,8 @@ accept_others(const struct conf *conf, void *zmq)
 		}
 		hosts[n] = mem_strndup(host, (size_t)(end - host));
 	}
-	if (n ==
-		0) /* there is no other router yet, and without a network all peers would be accepted */
+	/* there is no other router yet, and without a network all peers would be accepted */
+	if (n == 0)
 		hosts[n++] = mem_strdup("127.0.0.1");
 	rc = peers_accept_networks(zmq, hosts, n, v6);
 	while (n > 0)
