@@ -24,12 +24,14 @@ void
 sibling_note_put(struct seg *seg, uint32_t worker, const struct prefix_key *key, uint32_t ep,
 	uint32_t computes)
 {
-	struct sibling_note note = {.ep = ep, .computes = computes};
+	struct sibling_note note; /* not cleared: it is large, and mostly there are no siblings */
 
 	if (seg->hdr->sibling_bytes == 0 || key->n == 0)
 		return;
 	note.bytes = (uint32_t)(HEAD + key->n * DIGEST);
+	note.ep = ep;
 	note.tag = (uint32_t)ep_tag(seg, ep);
+	note.computes = computes;
 	memcpy(note.digest, key->digest, key->n * DIGEST);
 	if (!ring_put(seg_sibling_ring(seg, worker), seg->hdr->sibling_bytes, &note, note.bytes))
 		metric_add(seg_slab(seg, worker), M_SIBLING_NOTES_DROPPED, 1);

@@ -49,8 +49,11 @@ void
 facts_set(char **text, const char *p, size_t n)
 {
 	drop(text);
-	if (n > 0)
-		*text = mem_strndup(p, n);
+	if (n == 0)
+		return;
+	*text = mem_resize(NULL, n + 1, 1);
+	memcpy(*text, p, n);
+	(*text)[n] = '\0';
 }
 
 void
